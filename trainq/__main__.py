@@ -1,0 +1,5 @@
+"""`python -m trainq` is `trainq`."""
+
+from trainq.cli.main import main
+
+main()
