@@ -1,0 +1,213 @@
+"""Durable files: old or new, never between; errors that a user can read; every step can fail or be the last."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from trainq.base import files
+from trainq.base.errors import DiskFull, Storage, TrainqError, Unwritable
+
+SICK = {
+    "ENOSPC": DiskFull,
+    "EDQUOT": DiskFull,
+    "EROFS": Unwritable,
+    "EACCES": Unwritable,
+    "EIO": Storage,
+    "ESTALE": Storage,
+}
+
+
+def run(code: str, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The code in a process of its own, with these variables on top."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], env={**os.environ, **env}, capture_output=True, text=True
+    )
+
+
+def mode(path: str) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+@pytest.fixture
+def where(tmp_path):
+    return str(tmp_path)
+
+
+@pytest.fixture
+def fault(monkeypatch):
+    """Arms `TRAINQ_FAULT` in this process."""
+
+    def arm(text: str) -> None:
+        monkeypatch.setenv("TRAINQ_FAULT", text)
+        monkeypatch.setattr(files, "_fail", files._armed())
+
+    return arm
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+def test_modes_are_exact_whatever_the_umask(where, umask):
+    """Files are 0600 and directories 0700, whatever the caller's umask."""
+    before = os.umask(umask)
+    try:
+        assert files.make_directory(f"{where}/d") is True
+        files.write_durably(f"{where}/d/f", b"x")
+        files.create_exclusively(f"{where}/d/g", b"y", 0o640)
+        os.close(files.open_append(f"{where}/d/log"))
+    finally:
+        os.umask(before)
+    assert [mode(f"{where}/d{name}") for name in ("", "/f", "/g", "/log")] == [0o700, 0o600, 0o640, 0o600]
+
+
+def test_a_write_replaces_the_whole_and_leaves_nothing_else(where):
+    """What is written is what is read, also over something longer; no temporary name stays."""
+    files.write_durably(f"{where}/f", b"long" * 1_000_000)
+    files.write_durably(f"{where}/f", b"short")
+    assert files.read_bytes(f"{where}/f") == b"short"
+    assert os.listdir(where) == ["f"]
+
+
+def test_a_link_is_replaced_not_followed(where):
+    """A link with the target's name is replaced; what it points to is not touched. Reading one is refused."""
+    with open(f"{where}/other", "wb") as other:
+        other.write(b"mine")
+    os.symlink("other", f"{where}/f")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        files.read_bytes(f"{where}/f")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        files.open_append(f"{where}/f")
+    files.write_durably(f"{where}/f", b"new")
+    assert files.read_bytes(f"{where}/other") == b"mine"
+    assert not os.path.islink(f"{where}/f")
+
+
+def test_of_two_who_create_one_wins(where):
+    """`create_exclusively` never overwrites, and the loser leaves nothing."""
+    files.create_exclusively(f"{where}/f", b"first")
+    with pytest.raises(FileExistsError):
+        files.create_exclusively(f"{where}/f", b"second")
+    assert files.read_bytes(f"{where}/f") == b"first"
+    assert os.listdir(where) == ["f"]
+
+
+def test_what_is_no_regular_file_is_not_read(where):
+    """A directory, a pipe (without waiting for a writer), a device and a missing file are told apart."""
+    os.mkfifo(f"{where}/pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read_bytes(f"{where}/pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read_bytes("/dev/zero")
+    with pytest.raises(IsADirectoryError):
+        files.read_bytes(where)
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(f"{where}/none")
+
+
+@pytest.mark.parametrize(("name", "error"), SICK.items())
+def test_sick_storage_has_its_own_words(where, fault, name, error):
+    """Full, shut and broken storage are told apart, and the message names the file in one line."""
+    fault(f"{name}:1+")
+    with pytest.raises(error) as told:
+        files.write_durably(f"{where}/odd\nname\udcff", b"x")
+    assert where in told.value.message
+    assert "\n" not in told.value.message
+    told.value.message.encode()
+
+
+def test_reporting_leaves_no_answer_as_it_is(where):
+    """Inside `reporting` a missing file is an error of the storage."""
+    with pytest.raises(Storage, match="none"), files.reporting(f"{where}/none"):
+        files.read_bytes(f"{where}/none")
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize("lasting", ["", "+"])
+def test_every_step_of_a_write_may_fail(where, fault, monkeypatch, name, lasting):
+    """Fail the nth operation for every n until the flow passes: always the old content, and no temporary name."""
+    files.write_durably(f"{where}/f", b"old")
+    for n in range(1, 50):
+        fault(f"{name}:{n}{lasting}")
+        try:
+            files.write_durably(f"{where}/f", b"new" * files.BLOCK)
+        except SICK[name]:
+            monkeypatch.setattr(files, "_fail", None)
+            # Only the sync of the directory comes after the name was given.
+            assert files.read_bytes(f"{where}/f") in (b"old", b"new" * files.BLOCK)
+            assert os.listdir(where) == ["f"]
+        else:
+            break
+    assert n > 5
+    monkeypatch.setattr(files, "_fail", None)
+    assert files.read_bytes(f"{where}/f") == b"new" * files.BLOCK
+
+
+def test_a_fault_is_armed_by_the_environment(where):
+    """`TRAINQ_FAULT` works for a whole process, and a process without it writes."""
+    code = "import sys; from trainq.base import files; files.write_durably(sys.argv[1], b'x')"
+    assert "DiskFull" in run(code, f"{where}/f", TRAINQ_FAULT="ENOSPC:2").stderr
+    assert os.listdir(where) == []
+    assert run(code, f"{where}/f").returncode == 0
+
+
+def test_a_process_dies_at_its_point():
+    """`TRAINQ_CRASH` kills at the point of that name, at the nth visit, and nowhere else."""
+    code = "from trainq.base import crash\nfor i in range(3): print(i, flush=True); crash.point('a.b')"
+    assert run(code).stdout.split() == ["0", "1", "2"]
+    assert run(code, TRAINQ_CRASH="a.c").returncode == 0
+    died = run(code, TRAINQ_CRASH="a.b")
+    assert (died.returncode, died.stdout.split()) == (-signal.SIGKILL, ["0"])
+    died = run(code, TRAINQ_CRASH="a.b:3")
+    assert (died.returncode, died.stdout.split()) == (-signal.SIGKILL, ["0", "1", "2"])
+
+
+def test_a_directory_is_made_once(where):
+    """Making is said once; a file or a link in its place is refused; parents are made one by one."""
+    assert files.make_directory(f"{where}/d") is True
+    assert files.make_directory(f"{where}/d") is False
+    os.symlink("d", f"{where}/link")
+    with pytest.raises(NotADirectoryError):
+        files.make_directory(f"{where}/link")
+    with pytest.raises(FileNotFoundError):
+        files.make_directory(f"{where}/x/y")
+    files.make_directories(where, "x/y/z")
+    files.make_directories(where, "x/y/z")
+    assert os.path.isdir(f"{where}/x/y/z")
+
+
+def test_a_tree_is_walked_synced_and_removed(where):
+    """Links are told from what they point to, and removing a tree leaves what they point to."""
+    os.makedirs(f"{where}/t/a/b")
+    os.makedirs(f"{where}/out")
+    for name in ("t/a/f", "t/a/b/g", "out/kept"):
+        with open(f"{where}/{name}", "w") as made:
+            made.write(name)
+    os.symlink("../../out", f"{where}/t/a/away")
+    os.mkfifo(f"{where}/t/pipe")
+    assert [(e.name, e.kind) for e in files.walk(f"{where}/t")] == [
+        ("a", "directory"),
+        ("pipe", "other"),
+        ("a/away", "link"),
+        ("a/b", "directory"),
+        ("a/f", "file"),
+        ("a/b/g", "file"),
+    ]
+    files.sync_tree(f"{where}/t")
+    os.chmod(f"{where}/t/a/b", 0o500)
+    assert files.remove_tree(f"{where}/t") is True
+    assert files.remove_tree(f"{where}/t") is False
+    assert os.listdir(where) == ["out"]
+    os.symlink("out", f"{where}/link")
+    assert files.remove_tree(f"{where}/link") is True
+    assert os.listdir(f"{where}/out") == ["kept"]
+
+
+def test_a_failed_flow_is_an_error_of_trainq():
+    """All three words for sick storage exit 6, as CLI.md says of an unusable queue."""
+    assert {error.exit for error in SICK.values()} == {6}
+    assert all(issubclass(error, TrainqError) for error in SICK.values())
