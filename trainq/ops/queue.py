@@ -1,0 +1,152 @@
+"""A queue as the verbs see it: where it is, its settings, its session, and who is asking.
+
+One queue is one directory, the root. A root found by walking up must belong to this user, and a root that everybody
+can write is refused: whoever can write it can make its workers run code.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.artifacts.paths import Paths
+from trainq.base import files, hosts
+from trainq.base.errors import NoRoot, UnsafeRoot, Unwritable
+from trainq.base.settings import Settings, load, sample
+from trainq.domain.job import Actor
+from trainq.store.session import LocalSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HIDDEN = ".trainq"
+
+
+class Queue:
+    """An opened root. Cheap until its session is used."""
+
+    def __init__(self, root: str, *, named: bool, flags: Mapping[str, str] | None = None) -> None:
+        self.paths = Paths(root)
+        self.named = named
+        self._flags = dict(flags or {})
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of this root. Raises BadSettings."""
+        return load(self.paths.root, flags=self._flags)
+
+    @cached_property
+    def session(self) -> LocalSession:
+        """The session with the tables."""
+        return LocalSession(self.paths.database, self.paths.gate, lock_wait_s=self.settings.times.lock_wait)
+
+    @cached_property
+    def actor(self) -> Actor:
+        """Who types, by uid."""
+        user_id = os.getuid()
+        return Actor(hosts.user_name(user_id), user_id, hosts.hostname())
+
+
+class Made(NamedTuple):
+    """What `init` did."""
+
+    root: str
+    mode: str
+    made: bool
+
+
+def find(root: str | None) -> tuple[str, bool]:
+    """The root that is meant, and whether it was named: `--root`, TRAINQ_ROOT, the nearest .trainq/, ~/.trainq.
+
+    Only ~/.trainq need not exist. Raises NoRoot.
+    """
+    named = root or os.environ.get("TRAINQ_ROOT")
+    if named:
+        return os.path.abspath(named), True
+    here = _working_directory()
+    while True:
+        candidate = os.path.join(here, HIDDEN)
+        if os.path.isdir(candidate):
+            return candidate, False
+        above = os.path.dirname(here)
+        if above == here:
+            return os.path.join(_home(), HIDDEN), False
+        here = above
+
+
+def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) -> Queue:
+    """The queue that is meant, checked for trust; ~/.trainq is made on its first use.
+
+    Raises NoRoot, UnsafeRoot.
+    """
+    path, named = find(root)
+    queue = Queue(path, named=named, flags=flags)
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if named:
+            raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path)) from error
+        init(path)
+        found = os.stat(path)
+    except OSError as error:
+        raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
+    _trust(path, found, named=named)
+    if not os.path.exists(queue.paths.database):
+        if named or os.path.dirname(path) != _home():
+            raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path))
+        init(path)
+    return queue
+
+
+def init(root: str) -> Made:
+    """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
+
+    Raises UnsafeRoot, Unwritable, DiskFull; a root made by half is completed by the next call.
+    """
+    from trainq.store.create import create
+
+    paths = Paths(root)
+    files.make_directory(paths.root)
+    _trust(paths.root, os.stat(paths.root), named=True)
+    for directory in paths.directories():
+        files.make_directory(directory)
+    if not os.path.exists(paths.config):
+        try:
+            files.create_exclusively(paths.config, sample().encode())
+        except FileExistsError:
+            pass  # another init was faster, with the same text
+    return Made(paths.root, "local", create(paths.database))
+
+
+def init_line(root: str) -> str:
+    """The command that makes a queue there."""
+    import shlex
+
+    return f"trainq init {shlex.quote(files.printable(root))}"
+
+
+def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
+    name = files.printable(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NoRoot(f"{name}: this is not a directory", hint="name another one")
+    if found.st_mode & stat.S_IWOTH:
+        raise UnsafeRoot(f"{name}: everybody can write here, and so make your workers run code", hint=f"chmod o-w {name}")
+    if not named and found.st_uid != os.getuid():
+        owner = hosts.user_name(found.st_uid)
+        raise UnsafeRoot(f"{name}: belongs to {owner}, not to you", hint=f"trainq --root {name} if you mean it")
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"  # the directory was removed under us: only the home can be meant
+
+
+def _home() -> str:
+    home = os.path.expanduser("~")
+    if home.startswith("~"):
+        raise NoRoot("no --root, no TRAINQ_ROOT, and no home directory", hint="trainq --root DIR, or set HOME")
+    return home

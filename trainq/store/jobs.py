@@ -1,0 +1,294 @@
+"""The verbs of a job's life: submit, claim, start, beat, finish, cancel, retry. Each takes the transaction.
+
+A verb that writes for a running attempt takes its claim and raises LostClaim when that is not current; then nothing
+was changed. Who calls is `worker/` for the claim's side and `ops/` for the people's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trainq.domain.job import NewJob, NewModel, Outcome, Progress, Submission
+    from trainq.store.session import Transaction
+
+
+class LostClaim(Exception):  # noqa: N818  # a fact, not a fault
+    """The claim is not current any more: stop working, publish nothing."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(f"job {claim.job_id}, attempt {claim.attempt}: the claim is lost")
+        self.claim = claim
+
+
+class Flags(NamedTuple):
+    """What a beat brings back: whether a cancel was asked for, and the grace it named."""
+
+    cancel: bool
+    grace_s: float | None
+
+
+def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> range:
+    """Put jobs in, all or none; their ids, one after the other in the order given.
+
+    Repeating a call with the same submission uid changes nothing and answers the same ids.
+    """
+    known = find_submission(tx, submission.uid)
+    if known is not None:
+        return known
+    environ_id = _keep_environ(tx, submission.environ)
+    last = tx.value("SELECT seq FROM sqlite_sequence WHERE name = 'job'") or 0
+    ids = range(last + 1, last + 1 + len(jobs))
+    actor = submission.actor
+    tx.rows(
+        "INSERT INTO submission(uid, first_id, count, at, user, user_id, host, umask, environ_id)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (submission.uid, ids.start, len(ids), tx.now, actor.user, actor.user_id, actor.host, submission.umask, environ_id),
+    )  # fmt: skip
+    submission_id = tx.value("SELECT id FROM submission WHERE uid = ?", (submission.uid,))
+    by = str(actor)
+    tx.many(
+        "INSERT INTO job(id, submission_id, state, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
+        " user_id, submitted_at, eligible_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s)"
+        " VALUES(?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            (
+                number, submission_id, job.queue, job.priority, job.type, job.name, job.key, job.fingerprint,
+                job.model_key, job.tags, actor.user, actor.user_id, tx.now, tx.now, tx.now, by, job.max_attempts,
+                job.retries, job.time_s, job.grace_s,
+            )
+            for number, job in zip(ids, jobs, strict=True)
+        ),
+    )  # fmt: skip
+    tx.many("INSERT INTO spec VALUES(?, ?)", zip(ids, (job.spec for job in jobs), strict=True))
+    for number, job in zip(ids, jobs, strict=True):
+        for item in job.data:
+            _name_data(tx, number, item)
+    return ids
+
+
+def find_submission(tx: Transaction, uid: str) -> range | None:
+    """The ids of a submit call that went through, None if it did not."""
+    row = tx.one("SELECT first_id, count FROM submission WHERE uid = ?", (uid,))
+    return None if row is None else range(row[0], row[0] + row[1])
+
+
+def active_with_key(tx: Transaction, key: str) -> int | None:
+    """The job that waits or runs under this key."""
+    sql = "SELECT id FROM job WHERE key = ? AND state IN ('held','pending','running') ORDER BY id DESC LIMIT 1"
+    found: int | None = tx.value(sql, (key,))
+    return found
+
+
+def active_with_fingerprint(tx: Transaction, fingerprint: str) -> int | None:
+    """The job that waits or runs for this very training."""
+    sql = "SELECT id FROM job WHERE fingerprint = ? AND state IN ('held','pending','running') ORDER BY id DESC LIMIT 1"
+    found: int | None = tx.value(sql, (fingerprint,))
+    return found
+
+
+def count_active(tx: Transaction) -> int:
+    """How many jobs wait or run, from the counters."""
+    return int(tx.value("SELECT total(n) FROM count WHERE state IN ('held','pending','running')"))
+
+
+def promote(tx: Transaction) -> None:
+    """Make due jobs eligible."""
+    tx.named("promote")
+
+
+def next_due(tx: Transaction) -> float | None:
+    """When the next held job comes due, in the backend's time."""
+    found: float | None = tx.named("next_due")[0][0]
+    return found
+
+
+def is_work(tx: Transaction, queues: Iterable[str]) -> bool:
+    """Whether something could be claimed or promoted; reads only."""
+    if any(tx.named("first_ready", queue=queue) for queue in queues):
+        return True
+    due = next_due(tx)
+    return due is not None and due <= tx.now
+
+
+def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str]) -> Claimed | None:
+    """Claim the oldest of the highest priority in these queues, or None when nothing waits there."""
+    heads = [row for queue in queues for row in tx.named("first_ready", queue=queue)]
+    if not heads:
+        return None
+    head = min(heads, key=lambda row: (-row["priority"], row["id"]))
+    row = tx.named("claim", id=head["id"], worker_id=worker_id, worker=worker, host=host)[0]
+    common = tx.one(
+        "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
+        " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
+        " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
+        (row["id"], row["submission_id"]),
+    )
+    return Claimed(
+        claim=Claim(row["id"], row["attempt"], worker_id),
+        uid=f"{common['uid']}.{row['id'] - common['first_id']}",
+        row=row,
+        spec=json.loads(common["spec"]),
+        environ=json.loads(common["doc"]),
+        umask=common["umask"],
+        data=data_of(tx, row["id"]) if common["has_data"] else (),
+    )
+
+
+def data_of(tx: Transaction, job_id: int) -> tuple[DataSet, ...]:
+    """The training sets of a job, by name."""
+    sql = (
+        "SELECT n.name, d.sha256, d.size, d.stored_size, d.z FROM job_data n JOIN data d ON d.id = n.data_id"
+        " WHERE n.job_id = ? ORDER BY n.name"
+    )
+    return tuple(DataSet(*row) for row in tx.rows(sql, (job_id,)))
+
+
+def start(tx: Transaction, claim: Claim, pid: int | None) -> Flags:
+    """The attempt's process lives. Raises LostClaim."""
+    rows = tx.named("start", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, pid=pid)
+    if not rows:
+        raise LostClaim(claim)
+    return Flags(rows[0]["cancel_at"] is not None, None)
+
+
+def beat(tx: Transaction, claim: Claim, progress: Progress) -> Flags:
+    """Renew the lease and store the newest progress; whether a cancel is asked for. Raises LostClaim."""
+    rows = tx.named(
+        "beat", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, fraction=progress.fraction,
+        step=progress.step, total=progress.total, note=progress.note, stage=progress.stage,
+    )  # fmt: skip
+    if not rows:
+        raise LostClaim(claim)
+    return Flags(rows[0]["cancel_at"] is not None, rows[0]["cancel_grace_s"])
+
+
+def settle(tx: Transaction, claim: Claim, outcome: Outcome, *, storing_at: float | None = None) -> Decision:
+    """End an attempt; where the job went. Raises LostClaim.
+
+    A success with a model goes through `publish`, so that the number, the row and `done` are one transaction.
+    """
+    return _finish(tx, claim, outcome, version=None, storing_at=storing_at)
+
+
+def publish(tx: Transaction, claim: Claim, outcome: Outcome, model: NewModel, on_disk: int, storing_at: float) -> int | None:
+    """End an attempt that made a model: its version number, or None when a cancel won (then there is no model row).
+
+    The caller moves the sealed directory to that number before the transaction commits. Raises LostClaim.
+    """
+    row = current(tx, claim)
+    if row["cancel_at"] is not None:
+        _finish(tx, claim, outcome, version=None, storing_at=storing_at)
+        return None
+    version = int(tx.named("next_version", key=model.key, on_disk=on_disk)[0][0])
+    tx.rows(
+        "INSERT INTO model(key, version, at, job_id, attempt, type, params, metrics, fingerprint, size, manifest_sha256)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            model.key, version, tx.now, claim.job_id, claim.attempt, model.type, model.params, model.metrics,
+            model.fingerprint, model.size, model.manifest_sha256,
+        ),
+    )  # fmt: skip
+    _finish(tx, claim, outcome, version=version, storing_at=storing_at)
+    return version
+
+
+def current(tx: Transaction, claim: Claim) -> Any:
+    """The job's row if the claim is current. Raises LostClaim."""
+    rows = tx.named("held_by", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id)
+    if not rows:
+        raise LostClaim(claim)
+    return rows[0]
+
+
+def _finish(tx: Transaction, claim: Claim, outcome: Outcome, *, version: int | None, storing_at: float | None) -> Decision:
+    row = current(tx, claim)
+    spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (claim.job_id,))) if outcome.cause else {}
+    decision = decide(outcome, budget_of(row, spec))
+    kept = decision.state in ("done", "errored")
+    rows = tx.named(
+        "finish", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, state=decision.state,
+        reason=decision.reason, side=decision.side, by=row["cancel_by"] if decision.state == "canceled" else None,
+        due_at=None if decision.delay_s is None else tx.now + decision.delay_s, user_cost=decision.user_cost,
+        system_cost=decision.system_cost, cause=outcome.cause, exit_code=outcome.exit_code, signal=outcome.signal,
+        error=outcome.error if kept or decision.state == "held" else None,
+        message=_why(decision, outcome, row), storing_at=storing_at, metrics=outcome.metrics, model_version=version,
+    )  # fmt: skip
+    if not rows:
+        raise LostClaim(claim)
+    return decision
+
+
+def _why(decision: Decision, outcome: Outcome, row: Any) -> str | None:
+    if decision.state == "canceled":
+        return row["message"]  # type: ignore[no-any-return]
+    if decision.state == "held":
+        return f"{outcome.error}; retry {row['user_used'] + 1} of {row['retries']} in {decision.delay_s:g} s"
+    return outcome.error
+
+
+def budget_of(row: Any, spec: Mapping[str, Any]) -> Budget:
+    """What the job may still cost."""
+    return Budget(
+        cancel_requested=row["cancel_at"] is not None,
+        user_used=row["user_used"],
+        retries=row["retries"],
+        retry_on=tuple(spec.get("retry_on", ())),
+        backoff_s=float(spec.get("backoff_s", 10.0)),
+        system_used=row["system_used"],
+        max_attempts=row["max_attempts"],
+    )
+
+
+def request_cancel(tx: Transaction, job_id: int, by: str, *, grace_s: float | None, message: str | None) -> str:
+    """Cancel a job: `canceled` at once, `canceling` when it runs, `already`, or the state it has ended in."""
+    row = tx.one("SELECT state, cancel_at FROM job WHERE id = ?", (job_id,))
+    if row is None:
+        return "unknown"
+    if row["state"] in ("held", "pending"):
+        tx.named("cancel_waiting", id=job_id, by=by, message=message)
+        return "canceled"
+    if row["state"] == "running":
+        asked = row["cancel_at"] is not None
+        tx.named("cancel_running", id=job_id, by=by, grace_s=grace_s, message=message)
+        if not asked:
+            note(tx, job_id, "running", "canceling", by, message)
+        return "canceling"
+    return "already" if row["state"] == "canceled" else str(row["state"])
+
+
+def retry(tx: Transaction, job_id: int, by: str) -> bool:
+    """Run an errored or canceled job again under its id. False when its state does not allow it."""
+    return bool(tx.named("retry", id=job_id, by=by))
+
+
+def note(tx: Transaction, job_id: int, state: str, reason: str | None, by: str | None, message: str | None) -> None:
+    """A row of history that is no change of state."""
+    tx.rows(
+        "INSERT INTO history(job_id, n, at, state, reason, attempt, by, message)"
+        " SELECT ?, max(n) + 1, ?, ?, ?, max(attempt), ?, ? FROM history WHERE job_id = ?",
+        (job_id, tx.now, state, reason, by, message, job_id),
+    )
+
+
+def _keep_environ(tx: Transaction, doc: str) -> int:
+    digest = hashlib.sha256(doc.encode()).hexdigest()
+    tx.rows("INSERT INTO environ(sha256, doc) VALUES(?, ?) ON CONFLICT(sha256) DO NOTHING", (digest, doc))
+    return int(tx.value("SELECT id FROM environ WHERE sha256 = ?", (digest,)))
+
+
+def _name_data(tx: Transaction, job_id: int, item: DataSet) -> None:
+    tx.rows(
+        "INSERT INTO data(sha256, size, stored_size, at, z) VALUES(?, ?, ?, ?, ?) ON CONFLICT(sha256) DO NOTHING",
+        (item.sha256, item.size, item.stored_size, tx.now, item.z),
+    )
+    tx.rows(
+        "INSERT INTO job_data SELECT ?, ?, id FROM data WHERE sha256 = ?",
+        (job_id, item.name, item.sha256),
+    )

@@ -1,0 +1,58 @@
+"""Finding lost attempts: sightings of a beat that does not move, and giving the job back.
+
+An attempt is lost when one observer has seen the same beat of the same claim for zombie-after of its own boot clock,
+with no gap between looks above half of it. So no other host's clock, no outage of the storage and no laptop's sleep
+makes a massacre. A worker's row is not enough: the job's own beat is what counts.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.domain.job import Outcome, decide
+from trainq.store.jobs import budget_of
+
+if TYPE_CHECKING:
+    from trainq.store.session import Transaction
+
+
+class Lost(NamedTuple):
+    """A job taken back, and where it went."""
+
+    job_id: int
+    attempt: int
+    worker: str
+    state: str
+
+
+def look(tx: Transaction, observer: str, boot_s: float, zombie_after_s: float, *, mine: int | None = None) -> list[Lost]:
+    """Look at every running job once; take back those whose beat stood still for zombie-after.
+
+    `mine` is the worker that looks: its own jobs are not looked at.
+    """
+    found: list[Lost] = []
+    for row in tx.rows("SELECT * FROM job INDEXED BY job_running WHERE state = 'running'"):
+        if row["worker_id"] == mine:
+            continue
+        seen = tx.named(
+            "see", id=row["id"], observer=observer, attempt=row["attempt"], beat=row["beat"], boot_s=boot_s,
+            gap_s=zombie_after_s / 2,
+        )  # fmt: skip
+        if boot_s - seen[0][0] >= zombie_after_s:
+            found += expire(tx, row, f"no heartbeat for {boot_s - seen[0][0]:.0f} s")
+    return found
+
+
+def expire(tx: Transaction, row: Any, why: str) -> list[Lost]:
+    """Take one attempt back if claim and beat are still those of `row`; empty when somebody was faster."""
+    spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (row["id"],)))
+    decision = decide(Outcome("zombie"), budget_of(row, spec))
+    rows = tx.named(
+        "expire", id=row["id"], attempt=row["attempt"], beat=row["beat"], state=decision.state, reason=decision.reason,
+        side=decision.side, by=row["cancel_by"], system_cost=decision.system_cost,
+        message=f"{row['worker']}: {why}",
+        error=f"lost {row['system_used'] + 1} times, last on {row['worker']}: {why}" if decision.state == "errored" else None,
+    )  # fmt: skip
+    tx.rows("DELETE FROM sighting WHERE job_id = ?", (row["id"],))
+    return [Lost(row["id"], row["attempt"], row["worker"], decision.state)] if rows else []

@@ -1,0 +1,96 @@
+"""What the janitor takes out: ended jobs past their age, and whatever no row names any more.
+
+Everything is done a bounded number of rows at a time, so that nobody waits long at the gate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainq.store.session import Transaction
+
+BATCH = 500
+
+
+def old_jobs(tx: Transaction, before: float, limit: int = BATCH) -> list[int]:
+    """Ids of jobs that ended before then, oldest first."""
+    sql = (
+        "SELECT id FROM job INDEXED BY job_ended WHERE state IN ('done','errored','canceled','skipped')"
+        " AND ended_at <= ? ORDER BY ended_at, id LIMIT ?"
+    )
+    return [row[0] for row in tx.rows(sql, (before, limit))]
+
+
+def retire(tx: Transaction, ids: Sequence[int]) -> int:
+    """Move ended jobs to the past and delete their rows; how many went."""
+    gone = 0
+    for job_id in ids:
+        tx.named("retire", id=job_id)
+        gone += tx.changed(
+            "DELETE FROM job WHERE id = ? AND state IN ('done','errored','canceled','skipped')", (job_id,)
+        )
+    return gone
+
+
+def unnamed_data(tx: Transaction, before: float, limit: int = BATCH) -> list[tuple[int, str, bool]]:
+    """Training sets no job names and that are older than `before`: id, sha256, whether they lie in a file."""
+    sql = (
+        "SELECT id, sha256, z IS NULL FROM data WHERE at <= ?"
+        " AND NOT EXISTS(SELECT 1 FROM job_data WHERE data_id = data.id) LIMIT ?"
+    )
+    return [(row[0], row[1], bool(row[2])) for row in tx.rows(sql, (before, limit))]
+
+
+def forget_data(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete the rows of training sets."""
+    tx.many("DELETE FROM data WHERE id = ?", [(data_id,) for data_id in ids])
+
+
+def data_is_named(tx: Transaction, sha256: str) -> bool:
+    """Whether a row still speaks of this training set."""
+    return tx.value("SELECT 1 FROM data WHERE sha256 = ?", (sha256,)) is not None
+
+
+def forget_past(tx: Transaction, before: float) -> int:
+    """Delete what is left of jobs that ended before then: past, history, and their submit calls."""
+    rows = tx.rows("SELECT id, submission_id FROM past WHERE ended_at <= ? ORDER BY ended_at LIMIT ?", (before, BATCH))
+    ids = [(row[0],) for row in rows]
+    for table, column in (("past", "id"), ("history", "job_id")):
+        tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # noqa: S608  # names from the line above
+    for submission_id in {row[1] for row in rows}:
+        _forget_submission(tx, submission_id)
+    return len(rows)
+
+
+def _forget_submission(tx: Transaction, submission_id: int) -> None:
+    """Delete a submit call none of whose jobs is left, and its environment if no other call has the same."""
+    gone = tx.rows(
+        "DELETE FROM submission WHERE id = ?"
+        " AND NOT EXISTS(SELECT 1 FROM job WHERE job.id BETWEEN first_id AND first_id + count - 1)"
+        " AND NOT EXISTS(SELECT 1 FROM past WHERE past.id BETWEEN first_id AND first_id + count - 1)"
+        " RETURNING environ_id",
+        (submission_id,),
+    )
+    for row in gone:
+        tx.rows(
+            "DELETE FROM environ WHERE id = ? AND NOT EXISTS(SELECT 1 FROM submission WHERE environ_id = environ.id)",
+            (row[0],),
+        )
+
+
+def forget_workers(tx: Transaction, before: float) -> int:
+    """Delete workers that said good-bye, or were not heard of since, before then; never one that a job names."""
+    return tx.changed(
+        "DELETE FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
+        " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = worker.id)",
+        (before,),
+    )
+
+
+def give_back_pages(tx: Transaction) -> None:
+    """Return free pages to the file system (stepping the statement to its end, or SQLite frees a single one)."""
+    for _ in tx.rows("PRAGMA incremental_vacuum(500)"):
+        pass

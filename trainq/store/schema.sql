@@ -1,0 +1,279 @@
+-- Schema 1 of a trainq queue on SQLite. The schema of a queue is the sum of its migrations; this is the first.
+-- Times are seconds since 1970 of the backend's own clock, for people; nothing expires by them.
+
+CREATE TABLE meta(
+  k TEXT PRIMARY KEY,
+  v TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- One row per submit call. A job's uid is its submission's uid and its place in it, so a call whose answer was lost
+-- can look up what became of it, and a hundred thousand jobs of one call share what they have in common.
+CREATE TABLE submission(
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  uid TEXT NOT NULL UNIQUE,
+  first_id INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  at REAL NOT NULL,
+  user TEXT NOT NULL,
+  user_id INTEGER NOT NULL,
+  host TEXT NOT NULL,
+  umask INTEGER NOT NULL,
+  environ_id INTEGER NOT NULL
+);
+CREATE INDEX submission_user ON submission(user_id, id);
+CREATE INDEX submission_environ ON submission(environ_id);
+
+-- The environment of a submit call, kept once however often the same shell submits.
+CREATE TABLE environ(
+  id INTEGER PRIMARY KEY,
+  sha256 TEXT NOT NULL UNIQUE,
+  doc TEXT NOT NULL
+);
+
+-- The hot row: small, since every claim and beat rewrites its page. What is long lies in spec, data and submission.
+CREATE TABLE job(
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  submission_id INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK(state IN ('held','pending','running','done','errored','canceled','skipped')),
+  reason TEXT,
+  side TEXT,
+  stage TEXT,
+  queue TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  type TEXT,
+  name TEXT NOT NULL,
+  key TEXT,
+  fingerprint TEXT,
+  model_key TEXT,
+  tags TEXT,
+  user TEXT NOT NULL,
+  user_id INTEGER NOT NULL,
+  submitted_at REAL NOT NULL,
+  eligible_at REAL,
+  changed_at REAL NOT NULL,
+  changed_by TEXT,
+  attempt INTEGER NOT NULL DEFAULT 0,
+  system_used INTEGER NOT NULL DEFAULT 0,
+  user_used INTEGER NOT NULL DEFAULT 0,
+  max_attempts INTEGER NOT NULL,
+  retries INTEGER NOT NULL,
+  time_s REAL,
+  grace_s REAL,
+  due_at REAL,
+  cancel_at REAL,
+  cancel_by TEXT,
+  cancel_grace_s REAL,
+  worker_id INTEGER,
+  worker TEXT,
+  host TEXT,
+  pid INTEGER,
+  beat INTEGER NOT NULL DEFAULT 0,
+  heartbeat_at REAL,
+  claimed_at REAL,
+  started_at REAL,
+  training_at REAL,
+  storing_at REAL,
+  ended_at REAL,
+  cause TEXT,
+  exit_code INTEGER,
+  signal INTEGER,
+  error TEXT,
+  message TEXT,
+  fraction REAL,
+  step INTEGER,
+  total INTEGER,
+  note TEXT,
+  metrics TEXT,
+  model_version INTEGER
+);
+CREATE INDEX job_ready ON job(queue, priority DESC, id) WHERE state = 'pending';
+CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND due_at IS NOT NULL;
+CREATE INDEX job_running ON job(id) WHERE state = 'running';
+CREATE INDEX job_held ON job(id) WHERE state = 'held';
+CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped');
+CREATE INDEX job_key ON job(key, id) WHERE key IS NOT NULL;
+CREATE INDEX job_fingerprint ON job(fingerprint, id) WHERE fingerprint IS NOT NULL;
+
+-- What is executed: argv or call, parameters and the rest of the request, one JSON document a job.
+CREATE TABLE spec(
+  job_id INTEGER PRIMARY KEY,
+  doc TEXT NOT NULL
+);
+
+-- A training set: zstd in the column, or (content too large for it) in data/<sha256>.zst with z NULL.
+CREATE TABLE data(
+  id INTEGER PRIMARY KEY,
+  sha256 TEXT NOT NULL UNIQUE,
+  size INTEGER NOT NULL,
+  stored_size INTEGER NOT NULL,
+  at REAL NOT NULL,
+  z BLOB
+);
+CREATE TABLE job_data(
+  job_id INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  data_id INTEGER NOT NULL,
+  PRIMARY KEY(job_id, name)
+) WITHOUT ROWID;
+CREATE INDEX job_data_of ON job_data(data_id);
+
+-- One row per change, append only; it outlives the job's row. The row that leaves `running` is the record of that
+-- attempt and holds its result. Clustered by job: a change dirties one page.
+CREATE TABLE history(
+  job_id INTEGER NOT NULL,
+  n INTEGER NOT NULL,
+  at REAL NOT NULL,
+  state TEXT NOT NULL,
+  reason TEXT,
+  attempt INTEGER NOT NULL,
+  worker TEXT,
+  host TEXT,
+  by TEXT,
+  message TEXT,
+  pid INTEGER,
+  claimed_at REAL,
+  started_at REAL,
+  storing_at REAL,
+  cause TEXT,
+  exit_code INTEGER,
+  signal INTEGER,
+  error TEXT,
+  metrics TEXT,
+  PRIMARY KEY(job_id, n)
+) WITHOUT ROWID;
+
+-- What is left of a job once its row is pruned: enough to answer history, wait and status; no data, no environment.
+CREATE TABLE past(
+  id INTEGER PRIMARY KEY,
+  uid TEXT NOT NULL,
+  submission_id INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  reason TEXT,
+  side TEXT,
+  queue TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  type TEXT,
+  name TEXT NOT NULL,
+  key TEXT,
+  fingerprint TEXT,
+  model_key TEXT,
+  model_version INTEGER,
+  tags TEXT,
+  user TEXT NOT NULL,
+  user_id INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  submitted_at REAL NOT NULL,
+  started_at REAL,
+  ended_at REAL NOT NULL,
+  exit_code INTEGER,
+  signal INTEGER,
+  error TEXT
+);
+CREATE INDEX past_ended ON past(ended_at, id);
+CREATE INDEX past_fingerprint ON past(fingerprint, id) WHERE fingerprint IS NOT NULL;
+CREATE INDEX past_key ON past(key, id) WHERE key IS NOT NULL;
+
+CREATE TABLE worker(
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  name TEXT NOT NULL,
+  host TEXT NOT NULL,
+  host_identity TEXT NOT NULL,
+  pid INTEGER NOT NULL,
+  pid_start INTEGER NOT NULL,
+  user_id INTEGER NOT NULL,
+  version TEXT NOT NULL,
+  slots INTEGER NOT NULL,
+  queues TEXT NOT NULL,
+  state TEXT NOT NULL,
+  beat INTEGER NOT NULL DEFAULT 0,
+  started_at REAL NOT NULL,
+  heartbeat_at REAL NOT NULL,
+  ended_at REAL
+);
+
+-- When did this observer first and last see this beat of this claim, on its own boot clock.
+CREATE TABLE sighting(
+  job_id INTEGER NOT NULL,
+  observer TEXT NOT NULL,
+  attempt INTEGER NOT NULL,
+  beat INTEGER NOT NULL,
+  first_s REAL NOT NULL,
+  last_s REAL NOT NULL,
+  PRIMARY KEY(job_id, observer)
+) WITHOUT ROWID;
+
+CREATE TABLE model(
+  key TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  at REAL NOT NULL,
+  job_id INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  type TEXT,
+  params TEXT NOT NULL,
+  metrics TEXT NOT NULL,
+  fingerprint TEXT,
+  size INTEGER NOT NULL,
+  manifest_sha256 TEXT NOT NULL,
+  pinned INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY(key, version)
+) WITHOUT ROWID;
+CREATE INDEX model_fingerprint ON model(fingerprint) WHERE fingerprint IS NOT NULL;
+CREATE INDEX model_job ON model(job_id);
+CREATE INDEX model_type ON model(type, at);
+
+-- The highest version ever given for a key: a number is never used again, whatever was removed.
+CREATE TABLE model_key(
+  key TEXT PRIMARY KEY,
+  last_version INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Jobs by queue and state, so that a million rows are counted in no time. Kept by triggers.
+CREATE TABLE count(
+  queue TEXT NOT NULL,
+  state TEXT NOT NULL,
+  n INTEGER NOT NULL,
+  PRIMARY KEY(queue, state)
+) WITHOUT ROWID;
+
+CREATE TRIGGER job_counts_in AFTER INSERT ON job BEGIN
+  INSERT INTO count VALUES(NEW.queue, NEW.state, 1) ON CONFLICT(queue, state) DO UPDATE SET n = n + 1;
+END;
+CREATE TRIGGER job_counts_move AFTER UPDATE OF state, queue ON job
+WHEN OLD.state <> NEW.state OR OLD.queue <> NEW.queue BEGIN
+  INSERT INTO count VALUES(OLD.queue, OLD.state, -1), (NEW.queue, NEW.state, 1)
+  ON CONFLICT(queue, state) DO UPDATE SET n = n + excluded.n;
+END;
+CREATE TRIGGER job_counts_out AFTER DELETE ON job BEGIN
+  UPDATE count SET n = n - 1 WHERE queue = OLD.queue AND state = OLD.state;
+END;
+
+-- The table of moves (domain/states.py). A test walks all 49 pairs through both.
+CREATE TRIGGER job_move BEFORE UPDATE OF state ON job
+WHEN OLD.state <> NEW.state AND instr('/*moves*/', '|' || OLD.state || '>' || NEW.state || '|') = 0 BEGIN
+  SELECT RAISE(ABORT, 'trainq: this move is not in the table of moves');
+END;
+
+CREATE TRIGGER job_history_in AFTER INSERT ON job BEGIN
+  INSERT INTO history(job_id, n, at, state, reason, attempt, by)
+  VALUES(NEW.id, 1, NEW.changed_at, NEW.state, NEW.reason, NEW.attempt, NEW.changed_by);
+END;
+CREATE TRIGGER job_history_move AFTER UPDATE OF state ON job
+WHEN OLD.state <> NEW.state AND OLD.state <> 'running' BEGIN
+  INSERT INTO history(job_id, n, at, state, reason, attempt, worker, host, by, message)
+  VALUES(NEW.id, (SELECT max(n) + 1 FROM history WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
+    NEW.attempt, CASE NEW.state WHEN 'running' THEN NEW.worker END, CASE NEW.state WHEN 'running' THEN NEW.host END,
+    NEW.changed_by, NEW.message);
+END;
+CREATE TRIGGER job_history_attempt AFTER UPDATE OF state ON job
+WHEN OLD.state = 'running' AND NEW.state <> 'running' BEGIN
+  INSERT INTO history(job_id, n, at, state, reason, attempt, worker, host, by, message, pid, claimed_at, started_at,
+    storing_at, cause, exit_code, signal, error, metrics)
+  VALUES(NEW.id, (SELECT max(n) + 1 FROM history WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
+    NEW.attempt, NEW.worker, NEW.host, NEW.changed_by, NEW.message, NEW.pid, NEW.claimed_at, NEW.started_at,
+    NEW.storing_at, NEW.cause, NEW.exit_code, NEW.signal, NEW.error, NEW.metrics);
+END;
+CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN
+  DELETE FROM spec WHERE job_id = OLD.id;
+  DELETE FROM job_data WHERE job_id = OLD.id;
+  DELETE FROM sighting WHERE job_id = OLD.id;
+END;

@@ -1,0 +1,265 @@
+"""A session: connection + transaction + clock. Here the local one; other backends give the same three things.
+
+`LocalSession` keeps its connection open (normal WAL, synchronous=FULL). Writers take the gate, then BEGIN IMMEDIATE;
+BEGIN and COMMIT are issued here and nowhere else. The connection belongs to the thread that made it and is never
+carried over a fork. A short command ends without closing it: the last one to close would checkpoint the whole log.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from trainq.base import clock
+from trainq.base.crash import point
+from trainq.base.errors import Damaged, DiskFull, GateBusy, NewerSchema, NoRoot, Storage, TrainqError, Unwritable
+from trainq.store.driver import peewee, sqlite3
+from trainq.store.gate import Gate
+from trainq.store.statements import NAMED
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+APPLICATION_ID = 0x74726E71  # "trnq"
+SCHEMA = 1
+_BUSY_S = 10.0
+
+
+class Unsure(TrainqError):
+    """COMMIT answered with an error: what was written may or may not be there. Look it up in a new session."""
+
+    exit, word = 6, "storage"
+    hint = "trainq status"
+
+
+class Transaction:
+    """What the verbs get: named statements, and the time of this transaction."""
+
+    __slots__ = ("_connection", "now")
+
+    def __init__(self, connection: Any, now: float) -> None:
+        self._connection = connection
+        self.now = now
+
+    def named(self, name: str, **values: Any) -> list[Any]:
+        """Run the statement of that name; all its rows (fetched, or COMMIT would be refused)."""
+        values["now"] = self.now
+        return self._connection.execute(NAMED[name], values).fetchall()  # type: ignore[no-any-return]
+
+    def rows(self, sql: str, values: Any = ()) -> list[Any]:
+        """Run a statement; all its rows."""
+        return self._connection.execute(sql, values).fetchall()  # type: ignore[no-any-return]
+
+    def one(self, sql: str, values: Any = ()) -> Any:
+        """The first row, or None."""
+        return self._connection.execute(sql, values).fetchone()
+
+    def value(self, sql: str, values: Any = ()) -> Any:
+        """The first column of the first row, or None."""
+        row = self._connection.execute(sql, values).fetchone()
+        return None if row is None else row[0]
+
+    def many(self, sql: str, values: Any) -> None:
+        """Run a statement once for each of `values`."""
+        self._connection.executemany(sql, values)
+
+    def changed(self, sql: str, values: Any = ()) -> int:
+        """Run a statement; how many rows it changed."""
+        return self._connection.execute(sql, values).rowcount  # type: ignore[no-any-return]
+
+
+class LocalSession:
+    """One process's session with a queue on a local disk."""
+
+    def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
+        self.database = database
+        self.gate = Gate(lock, lock_wait_s)
+        self._db: Any = None
+        self._connection: Any = None
+        self._reading = _Reading(self)
+        self._writing = _Writing(self)
+
+    def reading(self) -> _Reading:
+        """`with session.reading() as tx:` one consistent view; needs no gate."""
+        return self._reading
+
+    def writing(self) -> _Writing:
+        """`with session.writing() as tx:` the gate, then one transaction, durable when the block is left.
+
+        An error inside rolls back. Raises Unsure when COMMIT itself failed, GateBusy when the gate stayed shut.
+        """
+        return self._writing
+
+    def connection(self) -> Any:
+        """The open connection; opened and checked at the first call."""
+        if self._connection is None:
+            with storage_errors(self.database):
+                self._connection = self._connect()
+        return self._connection
+
+    def changes(self) -> int:
+        """A number that differs once any other process has committed."""
+        row = self.connection().execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
+    def close(self) -> None:
+        """Close the connection under the gate, so that no checkpoint of ours meets another's write."""
+        if self._db is not None:
+            self.gate.enter()
+            self._db.close()
+            self._db = self._connection = None
+        self.gate.close()
+
+    def abandon(self) -> None:
+        """Forget the connection after a storage fault; the next use opens a new one."""
+        if self._db is not None:
+            try:
+                self._db.close()
+            except sqlite3.Error:
+                pass  # it was broken already; what it had not committed is rolled back by the next opener
+        self._db = self._connection = None
+
+    def _connect(self) -> Any:
+        _look(self.database)
+        from urllib.parse import quote
+
+        uri = f"file:{quote(os.fsencode(self.database))}?mode=rw"
+        self._db = peewee.SqliteDatabase(uri, uri=True, timeout=_BUSY_S, autoconnect=False, thread_safe=False)
+        self._db.connect()
+        connection = self._db.connection()
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA mmap_size = 0")
+        application, schema = _identify(connection)
+        if application != APPLICATION_ID:
+            raise Damaged(f"{self.database}: this is not a trainq queue")
+        if schema > SCHEMA:
+            raise NewerSchema(f"{self.database}: schema {schema}, this trainq knows {SCHEMA}")
+        return connection
+
+
+class _Reading:
+    """Context of a read transaction."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: LocalSession) -> None:
+        self._session = session
+
+    def __enter__(self) -> Transaction:
+        connection = self._session.connection()
+        with storage_errors(self._session.database):
+            connection.execute("BEGIN")
+        return Transaction(connection, clock.now())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        connection = self._session.connection()
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, self._session.database) from error
+
+
+class _Writing:
+    """Context of a write transaction: gate, BEGIN IMMEDIATE, COMMIT, gate."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: LocalSession) -> None:
+        self._session = session
+
+    def __enter__(self) -> Transaction:
+        session = self._session
+        connection = session.connection()
+        session.gate.enter()
+        try:
+            with storage_errors(session.database):
+                connection.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            session.gate.leave()
+            raise
+        return Transaction(connection, clock.now())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        session = self._session
+        try:
+            if error is None:
+                point("store.before_commit")
+                self._commit()
+                point("store.after_commit")
+            else:
+                self._roll_back()
+        finally:
+            session.gate.leave()
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, session.database) from error
+
+    def _commit(self) -> None:
+        try:
+            self._session.connection().execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            cause = translate(error, self._session.database)
+            unsure = Unsure(cause.message, hint=cause.hint)
+            unsure.exit, unsure.word = cause.exit, cause.word
+            raise unsure from error
+
+    def _roll_back(self) -> None:
+        connection = self._session.connection()
+        if connection.in_transaction:  # a full disk has rolled back already
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._session.abandon()  # the next opener rolls back what this one could not
+
+
+class storage_errors:  # noqa: N801  # reads as a phrase: with storage_errors(path):
+    """Turns the driver's errors into trainq's."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, (sqlite3.Error, peewee.PeeweeException)):
+            raise translate(error, self._path) from error
+
+
+def translate(error: BaseException, path: str) -> TrainqError:
+    """The trainq error for what SQLite answered."""
+    text = str(error)
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary == sqlite3.SQLITE_FULL or "disk is full" in text:
+        return DiskFull(f"{path}: no room left on the disk")
+    if primary == sqlite3.SQLITE_BUSY or "database is locked" in text:
+        return GateBusy(f"{path}: held by a program other than trainq for {_BUSY_S:g} s", hint="close that program")
+    if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or "malformed" in text:
+        return Damaged(f"{path}: {text}")
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
+        return Unwritable(f"{path}: {text}")
+    if "no such table" in text or "no such column" in text:
+        return Damaged(f"{path}: {text}")
+    return Storage(f"{path}: {text}")
+
+
+def _look(path: str) -> None:
+    """Refuse what SQLite must not be let near: no file, or one of size 0 (it would delete a live log beside it)."""
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError as error:
+        raise NoRoot(f"{os.path.dirname(path)}: there is no queue here") from error
+    except OSError as error:
+        raise Unwritable(f"{path}: {error.strerror}") from error
+    if size < 512:
+        raise Damaged(f"{path}: {size} bytes, cut short")
+
+
+def _identify(connection: Any) -> tuple[int, int]:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    schema = connection.execute("PRAGMA user_version").fetchone()[0]
+    return int(application), int(schema)

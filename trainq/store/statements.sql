@@ -1,0 +1,120 @@
+-- The statements whose exact shape is the correctness. One reason each; read by statements.py.
+-- Every write for a running attempt ends in the fence: id, attempt, worker and running, else zero rows.
+
+-- name: promote
+-- Due jobs become eligible; bounded, so that a flood of them does not hold the gate.
+UPDATE job SET state = 'pending', reason = NULL, due_at = NULL, eligible_at = :now, changed_at = :now, changed_by = NULL,
+  message = NULL
+WHERE id IN (SELECT id FROM job INDEXED BY job_due WHERE state = 'held' AND due_at <= :now ORDER BY due_at LIMIT 500)
+
+-- name: next_due
+-- When the next held job comes due.
+SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at IS NOT NULL
+
+-- name: first_ready
+-- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue.
+SELECT id, priority FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+ORDER BY priority DESC, id LIMIT 1
+
+-- name: claim
+-- The claim itself: whatever the last attempt left in the row is wiped, the attempt's number only grows.
+UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
+  worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
+  changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, training_at = NULL,
+  storing_at = NULL, ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL,
+  step = NULL, total = NULL, note = NULL, metrics = NULL
+WHERE id = :id AND state = 'pending'
+RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
+  grace_s
+
+-- name: start
+-- The process lives: its pid and the time the training began.
+UPDATE job SET pid = :pid, started_at = :now, training_at = :now, stage = 'training'
+WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
+RETURNING cancel_at
+
+-- name: beat
+-- The lease is renewed by a counter that moves; no clock is compared. Progress rides along.
+UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fraction, fraction),
+  step = coalesce(:step, step), total = coalesce(:total, total), note = coalesce(:note, note),
+  stage = coalesce(:stage, stage),
+  storing_at = CASE WHEN :stage = 'storing' THEN coalesce(storing_at, :now) ELSE storing_at END
+WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
+RETURNING cancel_at, cancel_grace_s
+
+-- name: held_by
+-- What the row says of a claim, before its end is decided: no row, and the claim is lost.
+SELECT cancel_at, cancel_by, message, user_used, retries, system_used, max_attempts FROM job
+WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
+
+-- name: finish
+-- The end of an attempt, fenced like every other write.
+UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, changed_at = :now, changed_by = :by,
+  ended_at = CASE WHEN :state IN ('pending', 'held') THEN NULL ELSE :now END,
+  eligible_at = CASE WHEN :state = 'pending' THEN :now ELSE eligible_at END,
+  due_at = :due_at, user_used = user_used + :user_cost, system_used = system_used + :system_cost,
+  cause = :cause, exit_code = :exit_code, signal = :signal, error = :error, message = :message,
+  storing_at = coalesce(:storing_at, storing_at), metrics = coalesce(:metrics, metrics),
+  fraction = CASE WHEN :state = 'done' THEN 1.0 WHEN :state IN ('pending', 'held') THEN NULL ELSE fraction END,
+  model_version = coalesce(:model_version, model_version)
+WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
+RETURNING id
+
+-- name: cancel_waiting
+-- A waiting job is canceled at once.
+UPDATE job SET state = 'canceled', reason = 'user', cancel_at = :now, cancel_by = :by, ended_at = :now,
+  changed_at = :now, changed_by = :by, message = :message, due_at = NULL
+WHERE id = :id AND state IN ('held', 'pending')
+RETURNING id
+
+-- name: cancel_running
+-- A running one is asked: its worker sees the flag, and no later result wins over it.
+UPDATE job SET cancel_at = coalesce(cancel_at, :now), cancel_by = coalesce(cancel_by, :by),
+  cancel_grace_s = :grace_s, reason = 'canceling', message = coalesce(:message, message)
+WHERE id = :id AND state = 'running'
+RETURNING id
+
+-- name: retry
+-- The same id runs again, both costs back to 0; what it was is in attempt and history.
+UPDATE job SET state = 'pending', reason = NULL, side = NULL, eligible_at = :now, ended_at = NULL, changed_at = :now,
+  changed_by = :by, message = NULL, user_used = 0, system_used = 0, cancel_at = NULL, cancel_by = NULL,
+  cancel_grace_s = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL,
+  total = NULL, note = NULL, metrics = NULL
+WHERE id = :id AND state IN ('errored', 'canceled')
+RETURNING id
+
+-- name: expire
+-- A lost attempt, only if the claim and the beat are still those that were seen unchanged.
+UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, changed_at = :now, changed_by = :by,
+  ended_at = CASE WHEN :state = 'pending' THEN NULL ELSE :now END,
+  eligible_at = CASE WHEN :state = 'pending' THEN :now ELSE eligible_at END,
+  system_used = system_used + :system_cost, cause = 'zombie', message = :message, error = :error, fraction = NULL,
+  step = NULL, total = NULL, note = NULL
+WHERE id = :id AND attempt = :attempt AND beat = :beat AND state = 'running'
+RETURNING id
+
+-- name: see
+-- A look at a running job: the same beat keeps the first look, unless too long passed since the last one.
+INSERT INTO sighting(job_id, observer, attempt, beat, first_s, last_s)
+VALUES(:id, :observer, :attempt, :beat, :boot_s, :boot_s)
+ON CONFLICT(job_id, observer) DO UPDATE SET
+  first_s = CASE WHEN attempt = excluded.attempt AND beat = excluded.beat AND excluded.last_s - last_s <= :gap_s
+    AND excluded.last_s >= last_s THEN first_s ELSE excluded.first_s END,
+  attempt = excluded.attempt, beat = excluded.beat, last_s = excluded.last_s
+RETURNING first_s
+
+-- name: next_version
+-- The number after the key's highest and after what lies on the disk; taken in the transaction that names it.
+INSERT INTO model_key(key, last_version) VALUES(:key, :on_disk + 1)
+ON CONFLICT(key) DO UPDATE SET last_version = max(last_version, :on_disk) + 1
+RETURNING last_version
+
+-- name: retire
+-- Ended rows past their age move to the past, oldest first and a bounded number at a time.
+INSERT OR REPLACE INTO past(id, uid, submission_id, state, reason, side, queue, priority, type, name, key, fingerprint,
+  model_key, model_version, tags, user, user_id, attempt, submitted_at, started_at, ended_at, exit_code, signal, error)
+SELECT j.id, s.uid || '.' || (j.id - s.first_id), j.submission_id, j.state, j.reason, j.side, j.queue, j.priority, j.type,
+  j.name, j.key, j.fingerprint, j.model_key, j.model_version, j.tags, j.user, j.user_id, j.attempt, j.submitted_at,
+  j.started_at, j.ended_at, j.exit_code, j.signal, j.error
+FROM job j JOIN submission s ON s.id = j.submission_id
+WHERE j.id = :id AND j.state IN ('done', 'errored', 'canceled', 'skipped')

@@ -1,0 +1,52 @@
+"""The rows of workers: who is here, since when, and whether they still move."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainq.store.session import Transaction
+
+
+def join(
+    tx: Transaction, *, name: str, host: str, identity: str, pid: int, pid_start: int, user_id: int, version: str,
+    slots: int, queues: Sequence[str],
+) -> int:  # fmt: skip
+    """Enter a worker; its id, never used again."""
+    rows = tx.rows(
+        "INSERT INTO worker(name, host, host_identity, pid, pid_start, user_id, version, slots, queues, state, started_at,"
+        " heartbeat_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 'idle', ?, ?) RETURNING id",
+        (name, host, identity, pid, pid_start, user_id, version, slots, json.dumps(list(queues)), tx.now, tx.now),
+    )
+    return int(rows[0][0])
+
+
+def move(tx: Transaction, worker_id: int, state: str) -> None:
+    """The worker lives, and is `idle`, `busy` or `draining`."""
+    tx.rows("UPDATE worker SET beat = beat + 1, heartbeat_at = ?, state = ? WHERE id = ?", (tx.now, state, worker_id))
+
+
+def leave(tx: Transaction, worker_id: int) -> None:
+    """The worker has ended of its own will."""
+    tx.rows(
+        "UPDATE worker SET state = 'gone', ended_at = ?, heartbeat_at = ? WHERE id = ?", (tx.now, tx.now, worker_id)
+    )
+
+
+def everyone(tx: Transaction) -> list[Any]:
+    """All rows of workers, newest first."""
+    return tx.rows("SELECT * FROM worker ORDER BY id DESC")
+
+
+def jobs_of(tx: Transaction, worker_id: int) -> list[int]:
+    """The ids of the jobs that run under this worker."""
+    sql = "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ? ORDER BY id"
+    return [row[0] for row in tx.rows(sql, (worker_id,))]
+
+
+def live_names(tx: Transaction) -> set[str]:
+    """Names taken by workers that have not said good-bye."""
+    return {row[0] for row in tx.rows("SELECT name FROM worker WHERE ended_at IS NULL")}
