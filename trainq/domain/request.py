@@ -1,0 +1,293 @@
+"""What may be asked for a job: one table, a row a field.
+
+Submit's options, the lines of `--from`, the document stored with the job and the help are all read from it; a new
+option is one row and its use. A row's `read` turns a word of the command line into the value, its `check` looks at a
+value that came as JSON; both raise BadValue naming what was expected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trainq.base.errors import BadValue
+from trainq.base.units import duration
+from trainq.domain.states import USER_CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ON_DUPLICATE: Final = ("return", "fail", "replace", "run")
+NAME_LIMIT: Final = 1000
+BIGGEST: Final = 2**53
+
+
+class Field(NamedTuple):
+    """One thing that can be asked for."""
+
+    name: str
+    flags: tuple[str, ...]
+    read: Callable[[str], Any]
+    check: Callable[[Any], Any]
+    help: str
+    metavar: str = "TEXT"
+    many: bool = False
+    flag: bool = False
+    line: bool = True  # may stand in a line of --from
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValue(f"text was expected, not {value!r}")
+    if len(value) > NAME_LIMIT or "\0" in value:
+        raise BadValue(f"at most {NAME_LIMIT} characters and no NUL were expected")
+    return value
+
+
+def _filled(value: Any) -> str:
+    text = _text(value)
+    if not text:
+        raise BadValue("it is empty")
+    return text
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise BadValue(f"a path was expected, not {value!r}")
+    return value
+
+
+def _whole(least: int, most: int = BIGGEST) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise BadValue(f"a whole number from {least} was expected, not {value!r}")
+        return value
+
+    return check
+
+
+def _read_whole(least: int, most: int = BIGGEST) -> Callable[[str], int]:
+    check = _whole(least, most)
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise BadValue(f"a whole number was expected, not {text!r}") from None
+        return check(value)
+
+    return read
+
+
+def _duration(value: Any) -> float:
+    if not isinstance(value, str):
+        raise BadValue(f'a duration such as "90s" or "2h" was expected, not {value!r}')
+    return duration(value)
+
+
+def _positive(value: Any) -> float:
+    seconds = _duration(value)
+    if seconds <= 0:
+        raise BadValue(f"a duration above zero was expected, not {value!r}")
+    return seconds
+
+
+def _choice(words: tuple[str, ...]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in words:
+            raise BadValue(f"one of {', '.join(words)} was expected, not {value!r}")
+        return str(value)
+
+    return check
+
+
+def _tag(value: Any) -> str:
+    tag = _filled(value)
+    if any(letter.isspace() or letter == "," for letter in tag):
+        raise BadValue(f"a tag has no spaces and no commas: {value!r}")
+    return tag
+
+
+def _causes(value: Any) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)):
+        raise BadValue(f"reasons such as exit,signal,oom were expected, not {value!r}")
+    for word in words:
+        if word not in USER_CAUSES:
+            raise BadValue(f"no such reason: {word!r}; there are {', '.join(USER_CAUSES)}")
+    return tuple(words)
+
+
+def _assignments(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
+        raise BadValue("an object of texts was expected")
+    for name, text in value.items():
+        _variable(name, text)
+    return value
+
+
+def _read_assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise BadValue(f"NAME=VALUE was expected, not {text!r}")
+    _variable(name, value)
+    return name, value
+
+
+def _variable(name: str, value: str) -> None:
+    if not name or "=" in name or "\0" in name or "\0" in value:
+        raise BadValue(f"this cannot be a variable of the environment: {name!r}")
+
+
+def _variable_name(value: Any) -> str:
+    name = _filled(value)
+    _variable(name, "")
+    return name
+
+
+def _data(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        return dict([_read_data(value)])
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return dict(_read_data(item) for item in value)
+    if isinstance(value, dict):
+        return {_data_name(name): _path(path) for name, path in value.items()}
+    raise BadValue(f"a file, or an object of names and files, was expected, not {value!r}")
+
+
+def _read_data(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if equals and name.isidentifier():
+        return _data_name(name), _path(path)
+    return "", _path(text)
+
+
+def _data_name(name: str) -> str:
+    if name and not name.isidentifier():
+        raise BadValue(f"a training set's name is made of letters, digits and _: {name!r}")
+    return name
+
+
+def _yes(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadValue(f"true or false was expected, not {value!r}")
+    return value
+
+
+def _yes_word(_text: str) -> bool:
+    return True
+
+
+FIELDS: Final[tuple[Field, ...]] = (
+    Field("name", ("--name", "-n"), _filled, _filled, "a name for lists and logs; default: the program's or type's"),
+    Field("tag", ("--tag",), _tag, _tag, "a word to filter by; may be repeated", many=True),
+    Field("key", ("--key",), _filled, _filled, "makes the submit repeatable: one waiting or running job per key"),
+    Field(
+        "on_duplicate", ("--on-duplicate",), _choice(ON_DUPLICATE), _choice(ON_DUPLICATE),
+        "what to do when it is there already: return its id (default with --key), fail (default of types), replace, run",
+        "|".join(ON_DUPLICATE),
+    ),
+    Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
+    Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
+    Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),
+    Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T"),
+    Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N"),
+    Field("retry_on", ("--retry-on",), _causes, _causes, "which ends to retry; exit,signal,oom", "REASON,…"),
+    Field("backoff", ("--backoff",), _duration, _duration, "wait before the first retry, then doubled up to 10m; 10s", "T"),
+    Field("max_attempts", ("--max-attempts",), _read_whole(1, 10**6), _whole(1, 10**6), "how many lost workers it may cost", "N"),
+    Field("cwd", ("--cwd",), _path, _path, "where it runs; default: here", "DIR"),
+    Field("env", ("--env",), _read_assignment, _assignments, "set a variable; may be repeated", "K=V", many=True),
+    Field("env_keep", ("--env-keep",), _variable_name, _variable_name, "keep a secret-looking variable, outside the store", "NAME", many=True),
+    Field("split_stderr", ("--split-stderr",), _yes_word, _yes, "keep stderr in a file of its own", flag=True),
+    Field("stdin", ("--stdin",), _path, _path, "give it this file as standard input; - is yours", "FILE"),
+    Field("data", ("--data",), _read_data, _data, "a training set, stored with the job; may be repeated", "[NAME=]FILE", many=True),
+    Field("model", ("--model",), _filled, _filled, "publish what it writes to TRAINQ_MODEL_DIR under this key", "KEY"),
+    Field("keep", ("--keep",), _read_whole(0, 10**6), _whole(0, 10**6), "versions of the model to keep; 0: all", "N"),
+    Field("reuse", ("--reuse",), _yes_word, _yes, "if this very training has a verified model, answer with it", flag=True),
+    Field("seed", ("--seed",), _read_whole(-(2**63), 2**63 - 1), _whole(-(2**63), 2**63 - 1), "part of the fingerprint; 0", "N"),
+)  # fmt: skip
+
+BY_NAME: Final[dict[str, Field]] = {field.name: field for field in FIELDS}
+LINE_EXTRAS: Final = ("type", "params", "argv", "shell")
+
+
+class Request(NamedTuple):
+    """One job as asked for. `values` holds the fields that were given, under their names in `FIELDS`."""
+
+    values: Mapping[str, Any]
+    type: str | None = None
+    params: Mapping[str, Any] | None = None
+    argv: tuple[str, ...] | None = None
+    shell: str | None = None
+    from_text: bool = True  # parameters are words of a command line, not JSON values
+
+
+def from_line(doc: Any) -> Request:
+    """The request in one JSON object of `--from`. Raises BadValue naming the field."""
+    if not isinstance(doc, dict):
+        raise BadValue("an object was expected")
+    values: dict[str, Any] = {}
+    for name, value in doc.items():
+        field = BY_NAME.get(name)
+        if field is None:
+            if name not in LINE_EXTRAS:
+                raise _unknown(name)
+        elif value is not None:
+            values[name] = _checked(field, value)
+    return Request(
+        values,
+        _optional(doc, "type", _filled),
+        _optional(doc, "params", _object),
+        _optional(doc, "argv", argv_of),
+        _optional(doc, "shell", _shell_line),
+        from_text=False,
+    )
+
+
+def argv_of(value: Any) -> tuple[str, ...]:
+    """A command as a list of texts."""
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(word, str) for word in value):
+        raise BadValue("a list of texts was expected")
+    if any("\0" in word for word in value):
+        raise BadValue("an argument holds a NUL")
+    if not value[0]:
+        raise BadValue("the program's name is empty")
+    return tuple(value)
+
+
+def _checked(field: Field, value: Any) -> Any:
+    try:
+        if field.many and field.name in ("tag", "env_keep"):
+            items = value if isinstance(value, list) else [value]
+            return tuple(field.check(item) for item in items)
+        return field.check(value)
+    except BadValue as error:
+        raise BadValue(f"{field.name}: {error.message}") from None
+
+
+def _optional(doc: Mapping[str, Any], name: str, check: Callable[[Any], Any]) -> Any:
+    value = doc.get(name)
+    if value is None:
+        return None
+    try:
+        return check(value)
+    except BadValue as error:
+        raise BadValue(f"{name}: {error.message}") from None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadValue(f"an object was expected, not {value!r}")
+    return value
+
+
+def _shell_line(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise BadValue(f"a line for the shell was expected, not {value!r}")
+    return value
+
+
+def _unknown(name: str) -> BadValue:
+    import difflib
+
+    near = difflib.get_close_matches(str(name), [*BY_NAME, *LINE_EXTRAS], 1)
+    return BadValue(f"unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
