@@ -1,0 +1,220 @@
+"""Model versions on the disk: staged by a job, placed by one rename, pointed to, put aside, deleted.
+
+```
+models/<key>/@<version>/…  + manifest.json     models/<key>/@latest -> @<newest>
+models/.staging/<job>-<attempt>-<random>/      models/.aside/<key>/@<version>-<random>/
+```
+What must stay true: whoever looks into `models/<key>/` sees whole versions, each with its manifest, and no
+temporary name: all that is unfinished lies in `.staging` and all that is going away in `.aside`, on the same
+file system. A version is on the disk before its row is committed; a version that no row names is the orphan
+of a crash, and its number is not used again while it lies aside.
+
+Who calls what: a worker stages before the start and seals (manifest.py) after exit 0, outside of any
+transaction. Inside the publishing transaction, under the gate, `highest_version` and `place`. After the
+commit `point_latest` and `delete`. A crash anywhere leaves what the next publisher or the janitor can put
+right with the same calls.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.artifacts.manifest import MANIFEST
+from trainq.artifacts.paths import checked_key
+from trainq.base import crash, files
+from trainq.base.errors import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainq.artifacts.paths import Paths
+
+
+def stage(paths: Paths, job: int, attempt: int) -> str:
+    """A fresh empty directory, private to this attempt, in which a job may make its model."""
+    staged = os.path.join(paths.staging, f"{job:d}-{attempt:d}-{os.urandom(4).hex()}")
+    with files.reporting(staged):
+        try:
+            files.make_directory(staged)
+        except FileNotFoundError:
+            files.make_directories(paths.root, "models/.staging")
+            files.make_directory(staged)
+    return staged
+
+
+def versions_on_disk(paths: Paths, key: str) -> list[int]:
+    """The numbers of a key's versions, rising."""
+    return _numbers(paths.key(key))
+
+
+def highest_version(paths: Paths, key: str) -> int:
+    """The highest number that is taken on the disk, also by what lies aside; 0 if none is."""
+    return max([0, *_numbers(paths.key(key)), *_numbers(paths.aside_key(key))])
+
+
+def _numbers(directory: str) -> list[int]:
+    with files.reporting(directory):
+        try:
+            found = files.listed(directory)
+        except FileNotFoundError:
+            return []
+    return sorted(
+        number for name, kind in found if kind == "directory" and (number := _number(name)) is not None
+    )
+
+
+def _number(name: str) -> int | None:
+    """7 for "@7" and for "@7-1a2b3c4d", None for all else."""
+    digits = name[1:].partition("-")[0]
+    return int(digits) if name[:1] == "@" and digits.isascii() and digits.isdecimal() else None
+
+
+def place(paths: Paths, staged: str, key: str, version: int) -> str:
+    """Give a sealed directory its name, durably; the path of the version.
+
+    Under the gate only: that the name is free is looked at before it is taken. `Storage` if it is taken, or
+    if the directory was never sealed. Until the transaction is committed the version is an orphan.
+    """
+    target = paths.version(key, version)
+    if not os.path.exists(os.path.join(staged, MANIFEST)):
+        raise Storage(f"{files.printable(staged)} has no manifest and cannot be published")
+    with files.reporting(target):
+        files.make_directories(paths.models, checked_key(key))
+        if os.path.lexists(target):
+            raise FileExistsError(f"version {version} of this key stands already")
+        _move(staged, target)
+        crash.point("publish.placed")
+    return target
+
+
+def _move(source: str, target: str) -> None:
+    files.replace(source, target)
+    crash.point("publish.renamed")
+    # The new name first: after a power cut between the two a directory may show twice, but not vanish.
+    files.sync_directory(os.path.dirname(target))
+    files.sync_directory(os.path.dirname(source))
+
+
+def unplace_orphan(paths: Paths, key: str, version: int) -> str | None:
+    """Put a version that no row names aside and give back where; None if there is none."""
+    source = paths.version(key, version)
+    target = os.path.join(paths.aside_key(key), f"@{version:d}-{os.urandom(4).hex()}")
+    with files.reporting(source):
+        if not os.path.lexists(source):
+            return None
+        files.make_directories(paths.root, f"models/.aside/{checked_key(key)}")
+        try:
+            _move(source, target)
+        except FileNotFoundError:
+            # Somebody else put it aside in this moment, which is what was wanted.
+            return None
+    return target
+
+
+def delete(paths: Paths, key: str, version: int) -> bool:
+    """Take a version's name away, then delete it; false if it was gone. Its row must be gone before."""
+    aside = unplace_orphan(paths, key, version)
+    if aside is None:
+        return False
+    crash.point("delete.aside")
+    return discard(paths, aside)
+
+
+def latest_on_disk(paths: Paths, key: str) -> int | None:
+    """What `@latest` points to, None if it is missing or no link of ours; it may lag behind the rows."""
+    try:
+        return _number(os.readlink(paths.latest(key)))
+    except OSError:
+        # Missing, or something else has the name: a hint that is not there is made anew.
+        return None
+
+
+def point_latest(paths: Paths, key: str, version: int | None) -> None:
+    """Let `@latest` point to this version (None: take it away). The old or the new one, never neither."""
+    link = paths.latest(key)
+    with files.reporting(link):
+        if version is None:
+            if files.remove(link):
+                files.sync_directory(paths.key(key))
+            return
+        # Not beside the versions: no temporary name is ever seen there.
+        temporary = os.path.join(paths.staging, files.temporary_name())
+        files.symlink(f"@{version:d}", temporary)
+        crash.point("latest.made")
+        try:
+            files.replace(temporary, link)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        crash.point("latest.replaced")
+        files.sync_directory(paths.key(key))
+
+
+def walk_keys(paths: Paths) -> Iterator[str]:
+    """Every key that has a version on the disk."""
+    waiting = [""]
+    while waiting:
+        key = waiting.pop()
+        with files.reporting(paths.models):
+            try:
+                found = files.listed(os.path.join(paths.models, key))
+            except FileNotFoundError:
+                continue
+        directories = [name for name, kind in found if kind == "directory"]
+        if key and any(_number(name) is not None for name in directories):
+            yield key
+        waiting += [f"{key}/{name}" if key else name for name in reversed(directories) if name[0] not in ".@"]
+
+
+class Leftover(NamedTuple):
+    """Something in `.staging` or `.aside`, for the janitor."""
+
+    path: str
+    job: int | None
+    """Whose it is, for a staged directory: it may be running still, whatever its age."""
+    attempt: int | None
+    changed_at: float
+    """When it was moved or made (seconds since the epoch, by the file system's clock)."""
+
+
+def leftovers(paths: Paths) -> Iterator[Leftover]:
+    """What lies in `.staging` and `.aside`: the janitor deletes what no running attempt or row has a claim
+    to.
+    """
+    for path, name in _entries(paths.staging):
+        job, _, rest = name.partition("-")
+        attempt = rest.partition("-")[0]
+        ours = job.isdecimal() and attempt.isdecimal()
+        yield from _leftover(path, int(job) if ours else None, int(attempt) if ours else None)
+    waiting = [paths.aside]
+    while waiting:
+        for path, name in _entries(waiting.pop()):
+            if _number(name) is not None:
+                yield from _leftover(path, None, None)
+            elif os.path.isdir(path) and not os.path.islink(path):
+                waiting.append(path)
+
+
+def _entries(directory: str) -> list[tuple[str, str]]:
+    with files.reporting(directory):
+        try:
+            return [(os.path.join(directory, name), name) for name, _ in files.listed(directory)]
+        except FileNotFoundError:
+            return []
+
+
+def _leftover(path: str, job: int | None, attempt: int | None) -> Iterator[Leftover]:
+    try:
+        # A rename changes the inode's time and not that of the content.
+        yield Leftover(path, job, attempt, os.lstat(path).st_ctime)
+    except FileNotFoundError:
+        return
+
+
+def discard(paths: Paths, path: str) -> bool:
+    """Delete a staged directory or one that lies aside; false if it was gone. Never a visible one."""
+    if not path.startswith((paths.staging + os.sep, paths.aside + os.sep)):
+        raise Storage(f"{files.printable(path)} is neither staged nor aside: it is not deleted")
+    with files.reporting(path):
+        return files.remove_tree(path)
