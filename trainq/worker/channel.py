@@ -1,0 +1,413 @@
+"""The worker's end of the line to its jobs: one unix stream socket, served by the worker's own poll loop.
+
+The protocol: lines of UTF-8 JSON, one object a line, at most 1 MiB.
+
+    job     {"hello": TRAINQ_JOB_UID, "attempt": N}                       the first line of every connection
+            {"do": "progress", "fraction": F, "step": N, "total": N, "message": TEXT}      null: as it was
+            {"do": "metric", "values": {NAME: NUMBER, …}, "step": N, "group": TEXT}
+                                                         a NUMBER may be the text "nan", "inf" or "-inf"
+            … with "ack": N                              asks for an answer once the line has been read
+    worker  {"ack": N}
+            {"do": "stop", "reason": "canceled" | "time" | "drained"}     said again to who connects later
+
+Both sides pass over words and keys that they do not know: the other may be newer. A job may hold any number
+of connections (each of its processes opens its own).
+
+What must stay true: no client can make the worker wait, raise, or grow without bound. A line that is too long
+or no JSON object costs the client its connection and nothing else. Only processes of the worker's own user
+are listened to; which attempt they speak for is their word, so the receiver checks that it is one it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import stat
+import struct
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainq.base.errors import Unwritable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LINE_LIMIT = 1024 * 1024
+PATH_LIMIT = 100
+"""Bytes of a socket's path, of the 108 that the kernel takes."""
+CONNECTIONS_LIMIT = 512
+_READ_BYTES = 64 * 1024
+_DRAIN_READS = 64
+_OUT_LIMIT = 64 * 1024
+_NAME_LIMIT = 200
+_TEXT_LIMIT = 1000
+_SWEEP_AGE_S = 60
+
+
+class Channel:
+    """One listener and its connections.
+
+    Everything is registered in `selector` with `data` = a callable without arguments; the loop calls it when
+    its key is ready. `on_message(uid, attempt, message)` gets well-formed messages only: {"do": "progress",
+    "fraction", "step", "total", "message"}, each None or a finite number (fraction from 0 to 1) or text, or
+    {"do": "metric", "values", "step", "group"} with values {text: float, NaN and infinities included}. It may
+    call push, and drop (what else that process had said is then not delivered).
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, on_message: Callable[[str, int, dict[str, Any]], None]
+    ) -> None:
+        self._selector = selector
+        self._on_message = on_message
+        self._connections: set[_Connection] = set()
+        self._stops: dict[tuple[str, int], bytes] = {}
+        self._directory, self._own_directory = _private_directory()
+        _sweep(self._directory)
+        self.path = os.path.join(self._directory, f"{os.getpid()}-{os.urandom(4).hex()}")
+        """The value of TRAINQ_SOCKET."""
+        self._listener = self._listen()
+
+    def ensure(self) -> None:
+        """Make the socket again if somebody swept it away. For the start of each job; costs one stat."""
+        if os.path.exists(self.path):
+            return
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        self._close_listener()
+        self._listener = self._listen()
+
+    def push(self, uid: str, attempt: int, message: dict[str, Any]) -> None:
+        """Say something to all processes of an attempt; a `stop` is also said to those that connect later."""
+        line = _line(message)
+        if message.get("do") == "stop":
+            self._stops[(uid, attempt)] = line
+        for connection in self._of((uid, attempt)):
+            self._send(connection, line)
+
+    def drop(self, uid: str, attempt: int) -> None:
+        """The attempt has ended: deliver what its processes had said by now, then close their connections.
+
+        Who connects later still reaches `on_message`, with an attempt that the receiver no longer runs.
+        """
+        self._accept()
+        for connection in [each for each in self._connections if each.address is None]:
+            self._read(connection)
+        for connection in self._of((uid, attempt)):
+            for _ in range(_DRAIN_READS):
+                if not self._read(connection):
+                    break
+            self._close(connection)
+        self._stops.pop((uid, attempt), None)
+
+    def close(self) -> None:
+        """Close everything and remove the socket."""
+        for connection in list(self._connections):
+            self._close(connection)
+        self._close_listener()
+        try:
+            os.unlink(self.path)
+            if self._own_directory:
+                os.rmdir(self._directory)
+        except OSError:
+            pass  # swept away before, or in a directory that is no longer writable: the next worker sweeps it
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        try:
+            listener.bind(self.path)
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise Unwritable(f"cannot make the socket {self.path}: {error.strerror}") from error
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        return listener
+
+    def _close_listener(self) -> None:
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(128):
+            try:
+                accepted, _address = self._listener.accept()
+            except OSError:
+                return  # nobody is left, or no descriptor is: the client waits in the backlog
+            if len(self._connections) >= CONNECTIONS_LIMIT or not _is_ours(accepted):
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            connection = _Connection(accepted)
+            self._connections.add(connection)
+            self._selector.register(accepted, selectors.EVENT_READ, partial(self._serve, connection))
+
+    def _of(self, address: tuple[str, int]) -> list[_Connection]:
+        return [each for each in self._connections if each.address == address]
+
+    def _serve(self, connection: _Connection) -> None:
+        # One read a turn: a job that never stops talking shares the loop with all others.
+        if connection.out:
+            self._send(connection, b"")
+        self._read(connection)
+
+    def _read(self, connection: _Connection) -> bool:
+        """Read once and deliver; False if there was nothing, or the connection is closed."""
+        if connection not in self._connections:
+            return False  # closed by an earlier callback of the same turn
+        try:
+            received = connection.socket.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            received = b""
+        if not received:
+            self._close(connection)
+            return False
+        for line in connection.lines(received):
+            if not self._take(connection, line):
+                self._close(connection)
+            if connection not in self._connections:
+                return False
+        if len(connection.incoming) > LINE_LIMIT:
+            self._close(connection)
+            return False
+        return True
+
+    def _take(self, connection: _Connection, line: bytes) -> bool:
+        """Act on one line; False if the client has to go."""
+        message = _parsed(line)
+        if message is None:
+            return False
+        if connection.address is None:
+            connection.address = _address(message)
+            if connection.address in self._stops:
+                self._send(connection, self._stops[connection.address])
+            return connection.address is not None
+        checked = _checked(message)
+        if checked is not None:
+            self._on_message(*connection.address, checked)
+        ack = message.get("ack")
+        if isinstance(ack, int):
+            self._send(connection, _line({"ack": ack}))
+        return True
+
+    def _send(self, connection: _Connection, line: bytes) -> None:
+        """Write what fits; the rest waits for the loop. Who lets too much pile up is closed."""
+        if connection not in self._connections:
+            return
+        connection.out += line
+        try:
+            while connection.out:
+                del connection.out[: connection.socket.send(connection.out, socket.MSG_NOSIGNAL)]
+        except (BlockingIOError, InterruptedError):
+            if len(connection.out) > _OUT_LIMIT:
+                self._close(connection)
+                return
+        except OSError:
+            connection.out.clear()  # its end is seen, after its last words, by the next read
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.out else 0)
+        if wanted != connection.events:
+            connection.events = wanted
+            self._selector.modify(connection.socket, wanted, partial(self._serve, connection))
+
+    def _close(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+
+
+class _Connection:
+    """One process of a job, known by its address (uid, attempt) once it has said hello."""
+
+    def __init__(self, accepted: socket.socket) -> None:
+        self.socket = accepted
+        self.address: tuple[str, int] | None = None
+        self.incoming = bytearray()
+        self.out = bytearray()
+        self.events = selectors.EVENT_READ
+
+    def lines(self, received: bytes) -> Iterator[bytes]:
+        """The whole lines that `received` completes; each is taken out before it is given."""
+        self.incoming += received
+        if b"\n" not in received:
+            return
+        while (end := self.incoming.find(b"\n")) >= 0:
+            line = bytes(self.incoming[:end])
+            del self.incoming[: end + 1]
+            yield line
+
+
+def guest_directory() -> str:
+    """The directory that makes `from trainq import job` work in any interpreter when it is on PYTHONPATH."""
+    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "guest")
+
+
+def with_guest(python_path: str | None) -> str:
+    """A job's PYTHONPATH: the user's own entries, then the guest directory, once."""
+    guest = guest_directory()
+    entries = [entry for entry in python_path.split(os.pathsep) if entry != guest] if python_path else []
+    return os.pathsep.join([*entries, guest])
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The object that the line holds, else None."""
+    if len(line) > LINE_LIMIT:
+        return None
+    try:
+        message = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _address(message: dict[str, Any]) -> tuple[str, int] | None:
+    uid, attempt = message.get("hello"), message.get("attempt")
+    if not isinstance(uid, str) or not isinstance(attempt, int):
+        return None
+    return uid[:_NAME_LIMIT], attempt
+
+
+def _checked(message: dict[str, Any]) -> dict[str, Any] | None:
+    """The message with every key there and of its type; None for an unknown word or nothing to say."""
+    match message.get("do"):
+        case "progress":
+            return _progress(message)
+        case "metric":
+            return _metric(message)
+        case _:
+            return None
+
+
+def _progress(message: dict[str, Any]) -> dict[str, Any] | None:
+    fraction, step, total = (_finite(message.get(key)) for key in ("fraction", "step", "total"))
+    if fraction is None and step is not None and total:
+        fraction = step / total
+    if fraction is not None:
+        fraction = min(max(float(fraction), 0.0), 1.0)
+    text = _text(message.get("message"), _TEXT_LIMIT)
+    if fraction is None and step is None and total is None and text is None:
+        return None
+    return {"do": "progress", "fraction": fraction, "step": step, "total": total, "message": text}
+
+
+def _metric(message: dict[str, Any]) -> dict[str, Any] | None:
+    given = message.get("values")
+    if not isinstance(given, dict):
+        return None
+    values = {_text(name, _NAME_LIMIT): _real(value) for name, value in given.items()}
+    values = {name: value for name, value in values.items() if value is not None}
+    if not values:
+        return None
+    step, group = _finite(message.get("step")), _text(message.get("group"), _NAME_LIMIT)
+    return {"do": "metric", "values": values, "step": step, "group": group}
+
+
+def _real(value: Any) -> float | None:
+    if isinstance(value, str) and value not in {"nan", "inf", "-inf"}:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _finite(value: Any) -> int | float | None:
+    """A number that a database column holds: finite, whole ones within 64 bits."""
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
+    if isinstance(value, float) and value - value == 0:
+        return value
+    return None
+
+
+def _text(value: Any, limit: int) -> str | None:
+    """Text without half surrogates, which JSON can spell and UTF-8 cannot."""
+    if not isinstance(value, str):
+        return None
+    return value[:limit].encode("utf-8", "replace").decode("utf-8")
+
+
+def _is_ours(accepted: socket.socket) -> bool:
+    packed = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _pid, uid, _gid = struct.unpack("3i", packed)
+    return bool(uid == os.geteuid())
+
+
+def _private_directory() -> tuple[str, bool]:
+    """A short directory of this user only, and whether it is this worker's alone.
+
+    It is shared by all workers of the user, under XDG_RUNTIME_DIR if that is usable, else under /tmp. If
+    somebody else sits on the name in /tmp, the worker makes one of its own.
+    """
+    uid = os.geteuid()
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    candidates = [f"/tmp/trainq-{uid}"]  # noqa: S108 - made 0700 and its owner checked
+    if os.path.isabs(runtime) and _is_private(runtime):
+        candidates.insert(0, os.path.join(runtime, "trainq"))
+    for directory in candidates:
+        if len(os.fsencode(directory)) + 32 > PATH_LIMIT:
+            continue
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        except OSError:
+            continue
+        if _is_private(directory) and os.access(directory, os.W_OK | os.X_OK):
+            return directory, False
+    import tempfile
+
+    try:
+        return tempfile.mkdtemp(prefix=f"trainq-{uid}-", dir="/tmp"), True
+    except OSError as error:
+        raise Unwritable(f"no directory for the worker's socket: /tmp: {error.strerror}") from error
+
+
+def _is_private(directory: str) -> bool:
+    """A directory, no link, that belongs to this user and that nobody else can enter."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _sweep(directory: str) -> None:
+    """Remove sockets that nobody listens on.
+
+    The kernel is asked, not the pid in the name: another container may share the directory but not the pids.
+    A socket is left alone in its first minute, since a worker that has just bound its own does not listen
+    yet.
+    """
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue  # its worker was faster
+        if (
+            stat.S_ISSOCK(found.st_mode)
+            and abs(time.time() - found.st_mtime) > _SWEEP_AGE_S
+            and _is_dead(path)
+        ):
+            try:
+                os.unlink(path)
+            except OSError:
+                continue
+
+
+def _is_dead(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
