@@ -217,6 +217,17 @@ def test_a_damaged_set_is_never_given(paths, tmp_path, source, harm, column_limi
     assert (tmp_path / "run" / "data").read_bytes() == b"before"
 
 
+def test_a_bomb_fills_no_disk(tmp_path, monkeypatch):
+    """A damaged frame that unpacks to far more than was submitted is given up early."""
+    import zstandard
+
+    written = []
+    monkeypatch.setattr(files, "_fail", written.append)
+    with pytest.raises(Damaged):
+        datasets.unpack(zstandard.compress(bytes(64 * MIB)), f"{tmp_path}/back", "ab" * 32, 1000)
+    assert len(written) < 5
+
+
 def test_a_set_that_is_gone_is_named(paths, source, tmp_path):
     """A missing file is `Damaged` and says which; dropping twice is no error."""
     packed = datasets.pack(source(noise(2 * MIB)), paths)

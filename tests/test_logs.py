@@ -121,6 +121,19 @@ def test_following_reads_to_the_very_end(log):
     assert followed(log, logs.start_of_tail(log, 0), lambda: write(log, b"new", "ab")) == b"new"
 
 
+def test_following_misses_no_last_line(log):
+    """Q50: what was written just before the end is read, since the end is looked at before the log."""
+    write(log, b"first ")
+
+    def ends() -> bool:
+        write(log, b"last", "ab")
+        return True
+
+    read = b"".join(logs.follow(log, 0, ends, lambda: None))
+    with open(log, "rb") as file:
+        assert read == file.read()
+
+
 def test_following_waits_for_the_log(log):
     """A log that does not exist yet is waited for; one that never comes gives nothing."""
     assert followed(log, 0, lambda: None, lambda: None) == b""

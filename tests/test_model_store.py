@@ -384,6 +384,7 @@ def test_killed_while_publishing(paths, point, named):
     died = in_process(ROUND, paths.root, TRAINQ_CRASH=point)
     assert (died.returncode, died.stderr) == (-signal.SIGKILL, "")
     assert models.versions_on_disk(paths, "k") == named
+    assert {*os.listdir(paths.key("k"))} == {"@latest", *(f"@{number}" for number in named)}
     assert all(verify(paths.version("k", number)) == [] for number in named)
     assert models.latest_on_disk(paths, "k") in named
     # What the next publisher does when the last one has no row: aside, and a number above it.
