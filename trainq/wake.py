@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def ring(path: str) -> None:
@@ -34,3 +38,37 @@ def read(path: str) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+class Watch:
+    """Watches the bell's directory with the kernel's help and calls `heard` from a thread of its own.
+
+    When the kernel cannot (no watches left, a file system without events) nothing is heard and the poll alone is left.
+    """
+
+    def __init__(self, directory: str, heard: Callable[[], None]) -> None:
+        self._observer: Any = _observe(directory, heard)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join(5)
+
+
+def _observe(directory: str, heard: Callable[[], None]) -> Any:
+    from watchdog.events import FileSystemEventHandler
+    from watchdog.observers import Observer
+
+    class Handler(FileSystemEventHandler):
+        def on_any_event(self, event: Any) -> None:
+            if event.event_type in ("modified", "created", "moved", "deleted"):
+                heard()
+
+    observer = Observer()
+    try:
+        observer.schedule(Handler(), directory, recursive=False)
+        observer.start()
+    except OSError:
+        return None  # no watches left for this user: a submit is found within a poll
+    return observer

@@ -71,13 +71,17 @@ class Submission(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The newest that a job has said of itself; None leaves the column as it is."""
+    """The newest that is known of a running attempt; None leaves the column as it is. Ages are in seconds before now,
+    so that a worker's clock never meets the backend's."""
 
     fraction: float | None = None
     step: int | None = None
     total: int | None = None
     note: str | None = None
     stage: str | None = None
+    pid: int | None = None
+    started_ago_s: float | None = None
+    storing_ago_s: float | None = None
 
 
 class Outcome(NamedTuple):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
 from trainq.base.errors import NoRoot, UnsafeRoot, Unwritable
-from trainq.base.settings import Settings, load, sample
+from trainq.base.setting_rows import sample
+from trainq.base.settings import Settings, load
 from trainq.domain.job import Actor
 from trainq.store.session import LocalSession
 

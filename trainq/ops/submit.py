@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, BadValue, Duplicate, LimitReached, Unsupported, UnknownQueue, UnknownType, Usage
+from trainq.base.errors import BadData, BadValue, Duplicate, LimitReached, UnknownQueue, Unsupported, Usage
 from trainq.domain import environment, fingerprint, params
 from trainq.domain.job import RETRY_ON, DataSet, NewJob, Submission
 from trainq.domain.keys import expand_key, model_key
+from trainq.domain.types import find_type
 from trainq.ops.change import Change
 from trainq.store import jobs
 from trainq.store.session import Unsure
@@ -60,6 +61,8 @@ class _Shared(NamedTuple):
     packed: dict[str, tuple[DataSet, str]]
     cwd: str
     max_attempts: int
+    kept: environment.Environment
+    types: dict[str, TypeSpec]
 
 
 def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
@@ -74,8 +77,9 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
         _prepare(request, shared) for request, change in zip(requests, found, strict=True) if change is None
     ]
     changes = iter(_store(shared, ready) if ready else [])
-    kept = environment.filter_environment(shared.environ)
-    return Submitted([change or next(changes) for change in found], tuple(kept.dropped))
+    kept_by_name = {name for item in ready for name in item.secrets}
+    left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
+    return Submitted([change or next(changes) for change in found], left_out)
 
 
 def _require_proc() -> None:
@@ -90,8 +94,9 @@ def _share(queue: Queue) -> _Shared:
     except OSError as error:
         raise BadValue(f"the working directory is gone: {error.strerror}", hint="cd to one that exists") from error
     return _Shared(
-        queue, frozenset((DEFAULT_QUEUE, *settings.queues.names)), os.environ, {}, cwd, settings.limits.max_attempts
-    )
+        queue, frozenset((DEFAULT_QUEUE, *settings.queues.names)), os.environ, {}, cwd, settings.limits.max_attempts,
+        environment.filter_environment(os.environ, (), {}), {},
+    )  # fmt: skip
 
 
 def _prepare(request: Request, shared: _Shared) -> _Ready:
@@ -105,11 +110,11 @@ def _prepare(request: Request, shared: _Shared) -> _Ready:
     if kind is not None:
         digests = {name: digest for name, (_, digest) in data.items() if name != STDIN}
         print_ = fingerprint.fingerprint(kind.name, digests, given, seed)
-    secrets = _secrets(values, shared)
+    own = _environment(values, shared)
     job = NewJob(
         queue=_queue(values, kind, shared),
         name=values.get("name") or _name(request, kind),
-        spec=_encode(_spec(request, kind, given, seed, shared)),
+        spec=_encode(_spec(request, kind, given, seed, own, shared)),
         type=None if kind is None else kind.name,
         priority=values.get("priority", 0),
         key=values.get("key"),
@@ -117,13 +122,13 @@ def _prepare(request: Request, shared: _Shared) -> _Ready:
         model_key=_model_key(request, kind, given, shared),
         tags=",".join(("", *values["tag"], "")) if values.get("tag") else None,
         max_attempts=values.get("max_attempts", shared.max_attempts),
-        retries=values.get("retries", 0 if kind is None else kind.retries),
+        retries=values.get("retries", 0 if kind is None else kind.retries or 0),
         time_s=values.get("time", None if kind is None else kind.time_s),
         grace_s=values.get("grace"),
         data=tuple(item for item, _ in data.values()),
     )
     default = "run" if kind is None else "fail"
-    return _Ready(job, values.get("on_duplicate") or ("return" if job.key else default), secrets)
+    return _Ready(job, values.get("on_duplicate") or ("return" if job.key else default), own.private)
 
 
 def _type_of(request: Request, shared: _Shared) -> TypeSpec | None:
@@ -132,12 +137,9 @@ def _type_of(request: Request, shared: _Shared) -> TypeSpec | None:
         raise Usage("what to run: a type, or a command after --, or --shell LINE, and only one of them")
     if request.type is None:
         return None
-    types = shared.queue.settings.types
-    kind = types.get(request.type)
-    if kind is None:
-        known = f"known types: {', '.join(sorted(types))}" if types else "trainq.toml names no types yet"
-        raise UnknownType(f"no such type: {request.type!r}; {known}")
-    return kind
+    if request.type not in shared.types:
+        shared.types[request.type] = find_type(shared.queue.settings, request.type)
+    return shared.types[request.type]
 
 
 def _params(request: Request, kind: TypeSpec | None) -> dict[str, Any]:
@@ -173,7 +175,7 @@ def _model_key(request: Request, kind: TypeSpec | None, given: Mapping[str, Any]
         return None
     if kind.key is None:
         return model_key(kind.name)
-    return expand_key(kind.key, user=shared.queue.actor.user, type=kind.name, params=given)
+    return expand_key(kind.key, user=shared.queue.actor.user, type=kind.name, params=dict(given))
 
 
 def _data(values: Mapping[str, Any], kind: TypeSpec | None, shared: _Shared) -> dict[str, tuple[DataSet, str]]:
@@ -213,19 +215,22 @@ def _read(path: str, shared: _Shared) -> tuple[DataSet, str]:
     return DataSet("", packed.sha256, packed.size, packed.stored_size, packed.stored), digest
 
 
-def _secrets(values: Mapping[str, Any], shared: _Shared) -> dict[str, str]:
-    """Values that must not enter the store: those kept by name, and those given under a secret-looking name."""
-    secrets = {name: text for name, text in (values.get("env") or {}).items() if environment.is_secret(name)}
-    for name in values.get("env_keep") or ():
-        if name not in shared.environ:
-            raise BadValue(f"--env-keep {name}: there is no such variable", hint=f"export {name}=… first")
-        secrets[name] = shared.environ[name]
-    return secrets
+_NOTHING = environment.Environment({}, {}, (), ())
+
+
+def _environment(values: Mapping[str, Any], shared: _Shared) -> environment.Environment:
+    """What this job adds to the environment of the call; `private` must not enter the store."""
+    keep, extra = values.get("env_keep", ()), values.get("env", {})
+    if not keep and not extra:
+        return _NOTHING
+    own = {name: shared.environ[name] for name in keep if name in shared.environ}
+    return environment.filter_environment(own, keep, extra)
 
 
 def _spec(
-    request: Request, kind: TypeSpec | None, given: Mapping[str, Any], seed: int, shared: _Shared
-) -> dict[str, Any]:
+    request: Request, kind: TypeSpec | None, given: Mapping[str, Any], seed: int, own: environment.Environment,
+    shared: _Shared,
+) -> dict[str, Any]:  # fmt: skip
     """The document of what is executed; what has its default is left out."""
     values = request.values
     cwd = os.path.join(shared.cwd, values["cwd"]) if values.get("cwd") else shared.cwd
@@ -246,18 +251,22 @@ def _spec(
         spec["params"] = given
     if seed:
         spec["seed"] = seed
-    env = {name: text for name, text in (values.get("env") or {}).items() if not environment.is_secret(name)}
-    secret_names = [*(values.get("env_keep") or ()), *(name for name in values.get("env") or {} if name not in env)]
-    keep = values.get("keep", kind.keep if kind is not None else None)
+    named = values.get("data") or {}
     for name, value in (
-        ("env", env), ("secrets", secret_names), ("keep", keep), ("split_stderr", values.get("split_stderr")),
-        ("backoff_s", values.get("backoff")),
+        ("env", own.plain), ("secrets", list(own.private)), ("files", {name: _file_name(path) for name, path in named.items()}),
+        ("split_stderr", values.get("split_stderr")), ("backoff_s", values.get("backoff")),
+        ("keep", values.get("keep", None if kind is None else kind.keep)),
     ):  # fmt: skip
-        if value or value == 0:
+        if value or (value == 0 and value is not False):
             spec[name] = value
     if values.get("retries") or (kind is not None and kind.retries) or "retry_on" in values:
         spec["retry_on"] = values.get("retry_on", RETRY_ON)
     return spec
+
+
+def _file_name(path: str) -> str:
+    """The name a training set keeps in the job's run directory: programs look at suffixes."""
+    return os.path.basename(path) if path != "-" else "stdin"
 
 
 def _reusable(queue: Queue, request: Request, shared: _Shared) -> Change | None:
@@ -274,18 +283,20 @@ def _reusable(queue: Queue, request: Request, shared: _Shared) -> Change | None:
 def _store(shared: _Shared, ready: list[_Ready]) -> list[Change]:
     """The one transaction; then the bell."""
     queue = shared.queue
-    kept = environment.filter_environment(shared.environ)
+    umask = os.umask(0o077)  # there is no other way to ask
+    os.umask(umask)
     submission = Submission(
         uid=f"{int(clock.now() * 1000):011x}{os.urandom(6).hex()}",
         actor=queue.actor,
-        umask=_umask(),
-        environ=_encode({"env": dict(kept.kept), "dropped": list(kept.dropped)}),
+        umask=umask,
+        environ=_encode({"env": shared.kept.plain, "dropped": shared.kept.dropped}),
     )
     point("submit.before_commit")
     try:
         with queue.session.writing() as tx:
             changes, new = _decide(tx, queue, ready)
             _check_room(tx, queue, len(new))
+            _check_data(queue, new)
             _keep_secrets(queue, submission.uid, new)
             ids = iter(jobs.submit(tx, submission, [item.job for item in new]) if new else ())
     except Unsure:
@@ -347,6 +358,17 @@ def _check_room(tx: Transaction, queue: Queue, new: int) -> None:
             )
 
 
+def _check_data(queue: Queue, new: Sequence[_Ready]) -> None:
+    """A training set in a file must still be there: from this transaction on a row names it, and it stays."""
+    large = {item.sha256 for each in new for item in each.job.data if item.z is None}
+    if large:
+        from trainq.artifacts import datasets
+
+        for sha256 in large:
+            if not datasets.stands(queue.paths.training_set(sha256)):
+                raise BadData(f"the stored training set {sha256} vanished meanwhile", hint="type the command again")
+
+
 def _keep_secrets(queue: Queue, uid: str, new: Sequence[_Ready]) -> None:
     """A file for each job that keeps secrets, named by the uid it will have; the janitor takes those no row names."""
     for place, item in enumerate(new):
@@ -354,14 +376,3 @@ def _keep_secrets(queue: Queue, uid: str, new: Sequence[_Ready]) -> None:
             from trainq.artifacts import runs
 
             runs.write_secret(queue.paths, f"{uid}.{place}", item.secrets)
-
-
-def _umask() -> int:
-    """This process's umask. Setting it is the only way to ask; /proc knows it too, without the moment in between."""
-    with open("/proc/self/status", "rb") as file:
-        for line in file:
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return umask

@@ -27,6 +27,10 @@ class LostClaim(Exception):  # noqa: N818  # a fact, not a fault
         self.claim = claim
 
 
+DONE = Decision("done")
+CANCELED = Decision("canceled", "user")
+
+
 class Flags(NamedTuple):
     """What a beat brings back: whether a cancel was asked for, and the grace it named."""
 
@@ -117,6 +121,33 @@ def is_work(tx: Transaction, queues: Iterable[str]) -> bool:
     return due is not None and due <= tx.now
 
 
+def waiting(tx: Transaction, queues: Iterable[str], states: Sequence[str]) -> int:
+    """How many jobs are in these states in these queues, from the counters."""
+    pairs = [(queue, state) for queue in queues for state in states]
+    return sum(tx.value("SELECT n FROM count WHERE queue = ? AND state = ?", pair) or 0 for pair in pairs)
+
+
+def asked_to_stop(tx: Transaction, worker_id: int) -> set[int]:
+    """The running jobs of a worker that somebody wants canceled."""
+    sql = (
+        "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
+    )
+    return {row[0] for row in tx.rows(sql, (worker_id,))}
+
+
+def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[int]) -> list[Claim]:
+    """Claims of this worker that it does not know of: a commit answered with an error and had gone through."""
+    sql = "SELECT id, attempt FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ?"
+    ours = set(known)
+    return [Claim(row[0], row[1], worker_id) for row in tx.rows(sql, (worker_id,)) if row[0] not in ours]
+
+
+def has_ended(tx: Transaction, claim: Claim) -> bool:
+    """Whether this attempt's end is written already."""
+    sql = "SELECT 1 FROM history WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
+    return tx.value(sql, (claim.job_id, claim.attempt)) is not None
+
+
 def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str]) -> Claimed | None:
     """Claim the oldest of the highest priority in these queues, or None when nothing waits there."""
     heads = [row for queue in queues for row in tx.named("first_ready", queue=queue)]
@@ -150,75 +181,69 @@ def data_of(tx: Transaction, job_id: int) -> tuple[DataSet, ...]:
     return tuple(DataSet(*row) for row in tx.rows(sql, (job_id,)))
 
 
-def start(tx: Transaction, claim: Claim, pid: int | None) -> Flags:
-    """The attempt's process lives. Raises LostClaim."""
-    rows = tx.named("start", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, pid=pid)
-    if not rows:
-        raise LostClaim(claim)
-    return Flags(rows[0]["cancel_at"] is not None, None)
-
-
 def beat(tx: Transaction, claim: Claim, progress: Progress) -> Flags:
     """Renew the lease and store the newest progress; whether a cancel is asked for. Raises LostClaim."""
-    rows = tx.named(
-        "beat", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, fraction=progress.fraction,
-        step=progress.step, total=progress.total, note=progress.note, stage=progress.stage,
-    )  # fmt: skip
+    rows = tx.named("beat", **claim_values(claim), **progress._asdict())
     if not rows:
         raise LostClaim(claim)
     return Flags(rows[0]["cancel_at"] is not None, rows[0]["cancel_grace_s"])
 
 
-def settle(tx: Transaction, claim: Claim, outcome: Outcome, *, storing_at: float | None = None) -> Decision:
+def settle(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> Decision:
     """End an attempt; where the job went. Raises LostClaim.
 
     A success with a model goes through `publish`, so that the number, the row and `done` are one transaction.
     """
-    return _finish(tx, claim, outcome, version=None, storing_at=storing_at)
+    return _finish(tx, claim, outcome, last, version=None)
 
 
-def publish(tx: Transaction, claim: Claim, outcome: Outcome, model: NewModel, on_disk: int, storing_at: float) -> int | None:
+def publish(
+    tx: Transaction, claim: Claim, outcome: Outcome, last: Progress, model: NewModel, on_disk: int
+) -> int | None:
     """End an attempt that made a model: its version number, or None when a cancel won (then there is no model row).
 
-    The caller moves the sealed directory to that number before the transaction commits. Raises LostClaim.
+    `on_disk` is the highest number that lies in the key's directory or aside. The caller moves the sealed directory
+    to the number answered before the transaction commits. Raises LostClaim.
     """
-    row = current(tx, claim)
-    if row["cancel_at"] is not None:
-        _finish(tx, claim, outcome, version=None, storing_at=storing_at)
+    if current(tx, claim)["cancel_at"] is not None:
+        _finish(tx, claim, outcome, last, version=None)
         return None
     version = int(tx.named("next_version", key=model.key, on_disk=on_disk)[0][0])
     tx.rows(
         "INSERT INTO model(key, version, at, job_id, attempt, type, params, metrics, fingerprint, size, manifest_sha256)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            model.key, version, tx.now, claim.job_id, claim.attempt, model.type, model.params, model.metrics,
-            model.fingerprint, model.size, model.manifest_sha256,
-        ),
-    )  # fmt: skip
-    _finish(tx, claim, outcome, version=version, storing_at=storing_at)
+        (model.key, version, tx.now, claim.job_id, claim.attempt, *model[1:]),
+    )
+    _finish(tx, claim, outcome, last, version=version)
     return version
+
+
+def claim_values(claim: Claim) -> dict[str, int]:
+    """The fence of a statement."""
+    return {"id": claim.job_id, "attempt": claim.attempt, "worker_id": claim.worker_id}
 
 
 def current(tx: Transaction, claim: Claim) -> Any:
     """The job's row if the claim is current. Raises LostClaim."""
-    rows = tx.named("held_by", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id)
+    rows = tx.named("held_by", **claim_values(claim))
     if not rows:
         raise LostClaim(claim)
     return rows[0]
 
 
-def _finish(tx: Transaction, claim: Claim, outcome: Outcome, *, version: int | None, storing_at: float | None) -> Decision:
+def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress, *, version: int | None) -> Decision:
     row = current(tx, claim)
     spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (claim.job_id,))) if outcome.cause else {}
     decision = decide(outcome, budget_of(row, spec))
-    kept = decision.state in ("done", "errored")
+    values = last._asdict()
+    del values["stage"]
     rows = tx.named(
-        "finish", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, state=decision.state,
-        reason=decision.reason, side=decision.side, by=row["cancel_by"] if decision.state == "canceled" else None,
+        "finish", **claim_values(claim), **values, state=decision.state, reason=decision.reason, side=decision.side,
+        by=row["cancel_by"] if decision.state == "canceled" else None,
         due_at=None if decision.delay_s is None else tx.now + decision.delay_s, user_cost=decision.user_cost,
         system_cost=decision.system_cost, cause=outcome.cause, exit_code=outcome.exit_code, signal=outcome.signal,
-        error=outcome.error if kept or decision.state == "held" else None,
-        message=_why(decision, outcome, row), storing_at=storing_at, metrics=outcome.metrics, model_version=version,
+        error=None if decision.state == "canceled" else outcome.error, message=_why(decision, outcome, row),
+        metrics=outcome.metrics, model_version=version,
     )  # fmt: skip
     if not rows:
         raise LostClaim(claim)

@@ -71,7 +71,6 @@ CREATE TABLE job(
   heartbeat_at REAL,
   claimed_at REAL,
   started_at REAL,
-  training_at REAL,
   storing_at REAL,
   ended_at REAL,
   cause TEXT,

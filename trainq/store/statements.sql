@@ -20,25 +20,18 @@ ORDER BY priority DESC, id LIMIT 1
 -- The claim itself: whatever the last attempt left in the row is wiped, the attempt's number only grows.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
-  changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, training_at = NULL,
-  storing_at = NULL, ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL,
-  step = NULL, total = NULL, note = NULL, metrics = NULL
+  changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
+  ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL
 WHERE id = :id AND state = 'pending'
 RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
   grace_s
 
--- name: start
--- The process lives: its pid and the time the training began.
-UPDATE job SET pid = :pid, started_at = :now, training_at = :now, stage = 'training'
-WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
-RETURNING cancel_at
-
 -- name: beat
--- The lease is renewed by a counter that moves; no clock is compared. Progress rides along.
+-- The lease is renewed by a counter that moves; no clock is compared. Progress rides along; ages, not times, come in.
 UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fraction, fraction),
   step = coalesce(:step, step), total = coalesce(:total, total), note = coalesce(:note, note),
-  stage = coalesce(:stage, stage),
-  storing_at = CASE WHEN :stage = 'storing' THEN coalesce(storing_at, :now) ELSE storing_at END
+  stage = coalesce(:stage, stage), pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
+  storing_at = coalesce(storing_at, :now - :storing_ago_s)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 RETURNING cancel_at, cancel_grace_s
 
@@ -54,8 +47,10 @@ UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, cha
   eligible_at = CASE WHEN :state = 'pending' THEN :now ELSE eligible_at END,
   due_at = :due_at, user_used = user_used + :user_cost, system_used = system_used + :system_cost,
   cause = :cause, exit_code = :exit_code, signal = :signal, error = :error, message = :message,
-  storing_at = coalesce(:storing_at, storing_at), metrics = coalesce(:metrics, metrics),
-  fraction = CASE WHEN :state = 'done' THEN 1.0 WHEN :state IN ('pending', 'held') THEN NULL ELSE fraction END,
+  pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
+  storing_at = coalesce(storing_at, :now - :storing_ago_s), metrics = coalesce(:metrics, metrics), note = coalesce(:note, note),
+  step = coalesce(:step, step), total = coalesce(:total, total),
+  fraction = CASE WHEN :state = 'done' THEN 1.0 WHEN :state IN ('pending', 'held') THEN NULL ELSE coalesce(:fraction, fraction) END,
   model_version = coalesce(:model_version, model_version)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 RETURNING id

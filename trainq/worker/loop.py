@@ -1,0 +1,462 @@
+"""The worker's one loop: wait, look, take a turn, hand out work.
+
+In between turns the worker waits for its keepers, its channel, its signals and the bell. The store belongs to this
+thread; slow work goes to a pool and comes back by the pipe. Whatever the storage answers, the worker goes on and tries
+again: a turn that failed has changed nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq import wake
+from trainq.base import clock, hosts
+from trainq.base.errors import TrainqError
+from trainq.store import jobs, workers
+from trainq.store.session import Unsure
+from trainq.version import __version__
+from trainq.worker import turn
+from trainq.worker.attempt import Attempt
+from trainq.worker.channel import Channel
+from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainq.artifacts.paths import Paths
+    from trainq.domain.job import Claimed
+    from trainq.ops.queue import Queue
+
+FRESH_S = 1.0
+"""Progress that a job reports reaches its row within this, without waiting for the next beat."""
+START_S = 0.05
+"""A started process is written to its row after this, unless it has ended by then."""
+RETRY_S = 1.0
+"""After a turn that failed."""
+
+_DRAIN, _STOP, _KILL = 1, 2, 3
+
+
+class Options(NamedTuple):
+    """What the command line asks of a worker."""
+
+    slots: int
+    queues: tuple[str, ...]
+    name: str | None = None
+    max_jobs: int | None = None
+    until: str | None = None  # idle, empty
+    until_at: float | None = None  # wall clock
+    on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
+
+
+class Place(NamedTuple):
+    """What an attempt needs to know of the worker it runs on."""
+
+    paths: Paths
+    name: str
+    channel: Channel
+    grace_s: float
+    keep_models: int
+    slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+
+
+class Report(NamedTuple):
+    """What a worker did, at its end."""
+
+    name: str
+    jobs: list[dict[str, Any]]
+    lost_claims: int
+
+
+class Slot:
+    """One keeper and the attempt it has, if any."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.attempt: Attempt | None = None
+
+
+class Worker:
+    """A worker on one queue. `run` returns when it is told to end or has nothing more to do."""
+
+    def __init__(self, queue: Queue, options: Options) -> None:
+        self.queue = queue
+        self.options = options
+        self.times = queue.settings.times
+        self.session = queue.session
+        self.host = hosts.hostname()
+        self.name = options.name or f"{self.host}-{os.getpid()}"
+        self.slots: list[Slot] = []
+        self.report = Report(self.name, [], 0)
+        self._id = 0
+        self._claims = 0
+        self._lost_claims = 0
+        self._stopping = 0
+        self._selector = selectors.DefaultSelector()
+        self._back: deque[Callable[[], None]] = deque()
+        self._pool: Any = None
+        self._slow_jobs = 0
+        self._beat_at = self._poll_at = self._retry_at = 0.0  # boot clock
+        self._due_at: float | None = None  # backend's clock
+        self._seen: tuple[bytes, int] = (b"", -1)
+        self._may_be_work = True
+        self._adrift = False
+        self._complained = ""
+
+    # life ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Work until told to end. Raises what makes a worker impossible: no queue, no keepers."""
+        self._open()
+        try:
+            while not self._is_finished():
+                for key, _ in self._selector.select(self._patience_s()):
+                    key.data()
+                self._look()
+                if self._is_turn():
+                    self._turn()
+        finally:
+            self._close()
+        return self.report._replace(lost_claims=self._lost_claims)
+
+    def _open(self) -> None:
+        with self.session.writing() as tx:
+            self._id = workers.join(
+                tx, name=self.name, host=self.host, identity=hosts.identity(), pid=os.getpid(),
+                pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
+                slots=self.options.slots, queues=self.options.queues,
+            )  # fmt: skip
+        self._ear, self._mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._ear, selectors.EVENT_READ, self._hear)
+        self._old_handlers = _listen(self._mouth)
+        for keeper in open_keepers(self.options.slots) if self.options.slots else ():
+            self._add(Slot(keeper))
+        self._channel = Channel(self._selector, self._said)
+        self._watch = wake.Watch(self.queue.paths.bell, self._nudge)
+        self._place = Place(
+            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models, self._slow
+        )
+        self._beat_at = clock.boot_s() + self.times.heartbeat
+        self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
+
+    def _close(self) -> None:
+        for slot in self.slots:
+            slot.keeper.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._watch.close()
+        self._channel.close()
+        try:
+            with self.session.writing() as tx:
+                workers.leave(tx, self._id)
+        except TrainqError as error:
+            self._complain(error)  # it will be seen as gone in its time
+        self.session.close()
+        _unlisten(self._old_handlers)
+        self._selector.close()
+        os.close(self._ear)
+        os.close(self._mouth)
+        self._say("ended", jobs=len(self.report.jobs), lost_claims=self._lost_claims)
+
+    def _is_finished(self) -> bool:
+        if self._attempts() or self._slow_jobs or self._adrift:
+            return False
+        if self._stopping or not self._has_wishes():
+            return True
+        return self.options.until is not None and not self._may_be_work and self._nothing_waits()
+
+    def _has_wishes(self) -> bool:
+        """Whether it may claim still, by number and by time."""
+        options = self.options
+        if options.max_jobs is not None and self._claims >= options.max_jobs:
+            return False
+        return options.until_at is None or clock.now() < options.until_at
+
+    def _nothing_waits(self) -> bool:
+        """`idle`: nothing here for me; `empty`: nothing waits in my queues at all, not even what is held."""
+        states = ("pending",) if self.options.until == "idle" else ("pending", "held")
+        try:
+            with self.session.reading() as tx:
+                return not jobs.waiting(tx, self.options.queues, states)
+        except TrainqError as error:
+            self._complain(error)
+            return False
+
+    def _attempts(self) -> list[Attempt]:
+        return [slot.attempt for slot in self.slots if slot.attempt is not None]
+
+    def _room(self) -> int:
+        """Free slots that may be filled."""
+        if self._stopping or not self._has_wishes():
+            return 0
+        return sum(slot.attempt is None for slot in self.slots)
+
+    # wait and look ---------------------------------------------------------------------------------------------
+
+    def _patience_s(self) -> float:
+        """Seconds until something is due by itself."""
+        now = clock.boot_s()
+        if self._retry_at > now:
+            return self._retry_at - now
+        if self._is_turn():
+            return 0.0
+        due = [self._poll_at, self._beat_at]
+        for attempt in self._attempts():
+            due += [at for at in (attempt.limit_at, attempt.report_at(FRESH_S, START_S)) if at is not None]
+        for at in (self._due_at, self.options.until_at):
+            if at is not None:
+                due.append(now + max(0.0, at - clock.now()))
+        return max(0.0, min(due) - now)
+
+    def _is_turn(self) -> bool:
+        now = clock.boot_s()
+        if now < self._retry_at:
+            return False
+        if now >= self._beat_at or self._adrift or (self._may_be_work and self._room()):
+            return True
+        attempts = self._attempts()
+        if any(attempt.over for attempt in attempts):
+            return True
+        return any(at is not None and now >= at for at in (one.report_at(FRESH_S, START_S) for one in attempts))
+
+    def _look(self) -> None:
+        """The bell, the due times, the time limits."""
+        now = clock.boot_s()
+        if now >= self._poll_at:
+            self._poll_at = now + self.times.poll
+            self._look_at_bell()
+        for slot in self.slots:
+            attempt = slot.attempt
+            if attempt is not None and attempt.buried:
+                slot.attempt = None
+            elif attempt is not None and attempt.limit_at is not None and now >= attempt.limit_at:
+                attempt.limit_at = None
+                attempt.stop("timeout", attempt.grace_s())
+        if self._due_at is not None and clock.now() >= self._due_at:
+            self._due_at = None
+            self._may_be_work = True
+
+    def _look_at_bell(self) -> None:
+        """The bell is a hint; whether anybody has committed is asked of the database itself."""
+        try:
+            seen = wake.read(self.queue.paths.bell_number), self.session.changes()
+            if seen != self._seen:
+                self._peek()
+                self._seen = seen
+        except TrainqError as error:
+            self._complain(error)
+
+    def _peek(self) -> None:
+        """Whether a turn is worth its place at the gate; reads only."""
+        with self.session.reading() as tx:
+            self._may_be_work = self._may_be_work or (bool(self._room()) and jobs.is_work(tx, self.options.queues))
+            self._due_at = jobs.next_due(tx)
+            asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else set()
+        if any(attempt.claim.job_id in asked and attempt.stopped_for is None for attempt in self._attempts()):
+            self._beat_at = 0.0
+
+    def _hear(self) -> None:
+        """The pipe: a nudge is a NUL, a signal its number."""
+        for number in os.read(self._ear, 4096):
+            if number == 0:
+                self._poll_at = 0.0
+            elif number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._on_signal(number)
+        while self._back:
+            self._back.popleft()()
+
+    def _nudge(self) -> None:
+        """From any thread: wake the loop."""
+        try:
+            os.write(self._mouth, b"\0")
+        except OSError:
+            pass  # full of nudges, or closed at the very end
+
+    # signals ---------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int) -> None:
+        """INT drains, TERM and HUP stop; once more is the next step."""
+        first = _DRAIN if number == signal.SIGINT else _STOP
+        self._stopping = max(first, min(self._stopping + 1, _KILL))
+        if self._stopping == _DRAIN:
+            self._say("draining", running=len(self._attempts()))
+        else:
+            self._say("stopping", running=len(self._attempts()), at_once=self._stopping == _KILL)
+            for attempt in self._attempts():
+                attempt.stop("drained", 0.0 if self._stopping == _KILL else attempt.grace_s())
+
+    # turn ------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        attempts = self._attempts()
+        beats = clock.boot_s() >= self._beat_at
+        try:
+            with self.session.writing() as tx:
+                done = turn.take(tx, attempts, self._wanted(beats=beats))
+        except turn.StoreFailed:
+            return  # rolled back; the next turn settles it as what it is
+        except TrainqError as error:
+            self._turn_failed(error, attempts)
+            return
+        self._complained, self._adrift, self._may_be_work = "", False, False
+        self._due_at = done.next_due
+        if beats:
+            self._beat_at = clock.boot_s() + self.times.heartbeat
+        self._free(done)
+        for attempt, flags in done.flags:
+            if flags.cancel:
+                attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
+        for claimed in done.claimed:
+            self._begin(claimed)
+        if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
+            wake.ring(self.queue.paths.bell_number)
+
+    def _wanted(self, *, beats: bool) -> turn.Wanted:
+        options = self.options
+        may = len(self.slots) if options.max_jobs is None else options.max_jobs - self._claims
+        return turn.Wanted(
+            worker_id=self._id, name=self.name, host=self.host, observer=hosts.identity(), queues=options.queues,
+            state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
+            may_claim=0 if self._stopping or not self._has_wishes() else may, beats=beats, adrift=self._adrift,
+            zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
+        )  # fmt: skip
+
+    def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
+        """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
+        self._complain(error)
+        if isinstance(error, Unsure):
+            self._adrift = True
+            for attempt in attempts:
+                attempt.unsure = attempt.unsure or attempt.over
+        self.session.abandon()
+        self._retry_at = clock.boot_s() + RETRY_S
+
+    def _free(self, done: turn.Done) -> None:
+        """Take the settled and the lost out of their slots and say what became of them."""
+        for slot in self.slots:
+            attempt = slot.attempt
+            if attempt is None:
+                continue
+            if attempt in done.settled:
+                slot.attempt = None
+                self._clean(attempt)
+                self._tell(attempt)
+            elif attempt in done.gone:
+                self._lost_claims += 1
+                attempt.lose()
+                self._say("claim lost", id=attempt.claim.job_id, attempt=attempt.claim.attempt)
+                self._clean(attempt)
+
+    def _clean(self, attempt: Attempt) -> None:
+        work = attempt.clean()
+        if work is not None:
+            self._slow(work, self._cleaned)
+
+    def _cleaned(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._say("trouble", message=f"left for the janitor: {error}")
+
+    def _tell(self, attempt: Attempt) -> None:
+        row, outcome, decision = attempt.claimed.row, attempt.outcome, attempt.decision
+        facts = {
+            "id": row["id"], "name": row["name"], "attempt": row["attempt"],
+            "state": None if decision is None else decision.state, "reason": None if decision is None else decision.reason,
+            "exit_code": None if outcome is None else outcome.exit_code,
+            "run_s": None if attempt.started_at is None else clock.boot_s() - attempt.started_at,
+            "error": None if outcome is None else outcome.error,
+            "model": None if attempt.version is None else f"{row['model_key']}@{attempt.version}",
+        }  # fmt: skip
+        self.report.jobs.append(facts)
+        self._say("job ended", **facts)
+
+    def _begin(self, claimed: Claimed) -> None:
+        slot = next(slot for slot in self.slots if slot.attempt is None)
+        slot.attempt = Attempt(claimed, self._place, slot.keeper)
+        self._claims += 1
+        row = claimed.row
+        self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
+        slot.attempt.prepare()
+
+    # keepers, channel, pool ------------------------------------------------------------------------------------
+
+    def _add(self, slot: Slot) -> None:
+        self.slots.append(slot)
+        self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
+
+    def _listen_to(self, slot: Slot) -> None:
+        try:
+            for event in slot.keeper.events():
+                if slot.attempt is not None:
+                    slot.attempt.heard(event)
+        except KeeperLost as error:
+            self._replace(slot, error)
+
+    def _replace(self, slot: Slot, error: KeeperLost) -> None:
+        """A keeper was killed: end what its job left, then put a new one in its place."""
+        self._say("trouble", message=str(error))
+        self._selector.unregister(slot.keeper)
+        end_strays([other.keeper.pid for other in self.slots if other is not slot])
+        if slot.attempt is not None:
+            slot.attempt.keeper_died()
+        slot.keeper.close()
+        slot.keeper = open_keepers(1)[0]
+        self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
+
+    def _said(self, uid: str, attempt: int, message: dict[str, Any]) -> None:
+        for one in self._attempts():
+            if one.uid == uid and one.claim.attempt == attempt and one.outcome is None:
+                one.said(message)
+
+    def _slow(self, work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
+        """Run slow work in the pool; `then` is called in this thread, with the error if there was one."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(max_workers=max(2, len(self.slots)))
+        self._slow_jobs += 1
+
+        def done(future: Any) -> None:
+            self._back.append(lambda: finish(future.exception()))
+            self._nudge()
+
+        def finish(error: BaseException | None) -> None:
+            self._slow_jobs -= 1
+            then(error)
+
+        self._pool.submit(work).add_done_callback(done)
+
+    # words -----------------------------------------------------------------------------------------------------
+
+    def _say(self, kind: str, **facts: Any) -> None:
+        self.options.on_event(kind, facts)
+
+    def _complain(self, error: TrainqError) -> None:
+        """Say what is wrong with the storage, once until it is well again."""
+        if error.message != self._complained:
+            self._complained = error.message
+            self._say("trouble", message=error.message, hint=error.hint)
+
+
+def _listen(pipe: int) -> list[tuple[int, Any]]:
+    """Let signals come through the pipe; one that was ignored at the start (nohup) stays ignored."""
+    old: list[tuple[int, Any]] = [(-1, signal.set_wakeup_fd(pipe, warn_on_full_buffer=False))]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            old.append((number, signal.signal(number, _heard)))
+    return old
+
+
+def _heard(_number: int, _frame: Any) -> None:
+    """The number is in the pipe already."""
+
+
+def _unlisten(old: list[tuple[int, Any]]) -> None:
+    for number, handler in old:
+        if number == -1:
+            signal.set_wakeup_fd(handler)
+        else:
+            signal.signal(number, handler)

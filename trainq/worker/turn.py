@@ -1,0 +1,111 @@
+"""A worker's turn: one transaction that settles what ended, beats for what runs, looks for the lost, and claims.
+
+A claim that turns out lost spoils nothing for the others: the verb that found it changed nothing. A model that cannot
+be published rolls the whole turn back and is settled as `store` by the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.base import clock
+from trainq.base.errors import TrainqError
+from trainq.domain.job import Outcome, Progress
+from trainq.store import jobs, lost, workers
+from trainq.store.jobs import LostClaim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainq.domain.job import Claimed
+    from trainq.store.jobs import Flags
+    from trainq.store.lost import Lost
+    from trainq.store.session import Transaction
+    from trainq.worker.attempt import Attempt
+
+
+class Wanted(NamedTuple):
+    """What this turn is to do."""
+
+    worker_id: int
+    name: str
+    host: str
+    observer: str
+    queues: tuple[str, ...]
+    state: str  # of the worker: idle, busy, draining
+    room: int  # how many jobs to claim at most, beyond the slots that this turn frees
+    may_claim: int  # and at most so many in all
+    beats: bool
+    adrift: bool  # the last turn failed: look for claims of ours that no slot knows
+    zombie_after_s: float
+    every_s: float
+    after_start_s: float
+
+
+class Done(NamedTuple):
+    """What it did; acted upon only after the commit."""
+
+    settled: list[Attempt]
+    gone: list[Attempt]
+    flags: list[tuple[Attempt, Flags]]
+    found: list[Lost]
+    claimed: list[Claimed]
+    next_due: float | None
+
+
+class StoreFailed(Exception):  # noqa: N818  # an answer: this attempt's end is another one
+    """A model could not be moved to its name."""
+
+
+def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
+    """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
+    done = Done([], [], [], [], [], None)
+    jobs.promote(tx)
+    now = clock.boot_s()
+    if wanted.adrift:
+        _take_in(tx, attempts, wanted)
+    for attempt in attempts:
+        try:
+            _serve(tx, attempt, wanted, now, done)
+        except LostClaim:
+            _sort_out(tx, attempt, done)
+    if wanted.beats:
+        workers.move(tx, wanted.worker_id, wanted.state)
+        done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
+    freed = len(done.settled)
+    for _ in range(min(wanted.room + freed, wanted.may_claim)):
+        claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues)
+        if claimed is None:
+            break
+        done.claimed.append(claimed)
+    return done._replace(next_due=jobs.next_due(tx))
+
+
+def _serve(tx: Transaction, attempt: Attempt, wanted: Wanted, now: float, done: Done) -> None:
+    """Settle an attempt that is over, beat for one that runs."""
+    if attempt.over:
+        try:
+            attempt.settle(tx)
+        except (TrainqError, OSError) as error:
+            attempt.store_failed(error)
+            raise StoreFailed from error
+        done.settled.append(attempt)
+        return
+    at = attempt.report_at(wanted.every_s, wanted.after_start_s)
+    if not attempt.lost and (wanted.beats or (at is not None and now >= at)):
+        done.flags.append((attempt, attempt.beat(tx)))
+
+
+def _sort_out(tx: Transaction, attempt: Attempt, done: Done) -> None:
+    """A claim that is not current: lost, unless it is our own commit that answered with an error and went through."""
+    if attempt.unsure and jobs.has_ended(tx, attempt.claim):
+        done.settled.append(attempt)
+    else:
+        done.gone.append(attempt)
+
+
+def _take_in(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> None:
+    """Give back, at no cost, what a commit that answered with an error had claimed after all."""
+    known = [attempt.claim.job_id for attempt in attempts]
+    for claim in jobs.unknown_claims(tx, wanted.worker_id, known):
+        jobs.settle(tx, claim, Outcome("drained", error="the worker could not tell that it had claimed it"), Progress())

@@ -1,0 +1,75 @@
+"""The environment of a job: that of the submit, what the user set, and trainq's own variables on top.
+
+Values of secret-looking names never lie in the store: kept ones come from a 0600 file, others from the worker's own
+environment, and only when submitter and worker are the same uid. What does not apply is unset.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from trainq.base import hosts
+from trainq.domain.environment import restored
+from trainq.domain.params import param_variables
+from trainq.worker.channel import with_guest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainq.artifacts.runs import RunFiles
+    from trainq.domain.job import Claimed
+
+
+def base(claimed: Claimed, secrets: Mapping[str, str]) -> dict[str, str]:
+    """What the job's environment is before trainq adds its own."""
+    env: dict[str, str] = dict(claimed.environ["env"])
+    if claimed.row["user_id"] == os.getuid():
+        env.update(restored(os.environ, claimed.environ["dropped"]))
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    env.update(claimed.spec.get("env", {}))
+    env.update(secrets)
+    return env
+
+
+def ours(
+    claimed: Claimed, *, root: str, worker: str, socket: str, run: RunFiles, data: Mapping[str, str],
+    model_dir: str | None, checkpoints: str, resume: bool, deadline: float | None,
+) -> dict[str, str]:  # fmt: skip
+    """TRAINQ_*: names and meaning are a promise of the command line's contract."""
+    row, spec = claimed.row, claimed.spec
+    params: dict[str, Any] | None = spec.get("params")
+    given = {
+        "ROOT": root,
+        "JOB_ID": str(row["id"]),
+        "JOB_UID": claimed.uid,
+        "JOB_NAME": row["name"],
+        "ATTEMPT": str(row["attempt"]),
+        "MAX_ATTEMPTS": str(row["max_attempts"]),
+        "TYPE": row["type"],
+        "QUEUE": row["queue"],
+        "SEED": str(spec.get("seed", 0)),
+        "PARAMS": run.params,
+        "MODEL_DIR": model_dir,
+        "CHECKPOINT_DIR": checkpoints,
+        "RUN_DIR": run.dir,
+        "RESUME": "1" if resume else "0",
+        "SOCKET": socket,
+        "DEADLINE": None if deadline is None else f"{deadline:.3f}",
+        "WORKER": worker,
+        "HOST": hosts.hostname(),
+    }
+    env = {f"TRAINQ_{name}": text for name, text in given.items() if text is not None}
+    env.update(param_variables(params or {}))
+    for name, path in data.items():
+        env[f"TRAINQ_DATA_{name.upper()}" if name else "TRAINQ_DATA"] = path
+    return env
+
+
+def complete(env: dict[str, str], own: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Both together, as bytes, with the guest rooms at the end of PYTHONPATH."""
+    env.update(own)
+    env["PYTHONPATH"] = with_guest(env.get("PYTHONPATH"))
+    return {os.fsencode(name): os.fsencode(text) for name, text in env.items()}
