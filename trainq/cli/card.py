@@ -1,0 +1,122 @@
+"""One job's card, for people."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from trainq.base.units import local_short, show_duration, show_size
+from trainq.cli import columns
+from trainq.cli.answer import Table
+from trainq.cli.printer import lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainq.store.reads import Row
+
+NEXT = {
+    "pending": "trainq worker --until idle",
+    "running": "trainq logs -f {id}",
+    "errored": "trainq logs {id}; trainq retry {id}",
+    "canceled": "trainq retry {id}",
+}
+
+
+def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
+    """The card: what it is, how it stands, what it made, its attempts, and the next command."""
+    yield lines_of([*_what(job), *_how(job, row, now), *_made(job)])
+    if job["attempts"]:
+        yield "attempts"
+        yield Table(("n", "state", "reason", "worker", "exit", "signal", "error"), [_attempt(item) for item in job["attempts"]])
+    if "env" in job:
+        yield "environment"
+        yield lines_of([(name, value or " ") for name, value in sorted(job["env"].items())])
+    following = NEXT.get(job["state"])
+    if job["state"] == "done" and job["model"]["version"]:
+        following = f"trainq models path {job['model']['key']}@{job['model']['version']}"
+    if following:
+        yield "next: " + following.format(id=job["id"])
+
+
+def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
+    command = job["command"]
+    data = [f"{item['name'] or 'data'}: {show_size(item['size'])} {item['sha256'][:12]}" for item in job["data"]["sets"]]
+    return [
+        ("job", str(job["id"])),
+        ("name", job["name"]),
+        ("type", job["type"]),
+        ("command", command["shell"] or (shlex.join(command["argv"]) if command["argv"] else None)),
+        ("cwd", command["cwd"]),
+        ("params", " ".join(f"{name}={_value(value)}" for name, value in job["params"].items())),
+        ("data", ", ".join(data)),
+        ("key", job["key"]),
+        ("fingerprint", job["fingerprint"]),
+        ("queue", job["queue"] + (f", priority {job['priority']}" if job["priority"] else "")),
+        ("tags", " ".join(job["tags"])),
+        ("user", f"{job['user']}@{job['submit_host']}" if job["submit_host"] else job["user"]),
+    ]
+
+
+def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | None]]:
+    attempt, progress, result = job["attempt"], job["progress"], job["result"]
+    state = job["state"] + (f" ({job['reason']})" if job["reason"] else "")
+    if job["state"] == "running" and job["stage"]:
+        state += f", {job['stage']}"
+    where = f"{attempt['worker']} on {attempt['host']}" if attempt["worker"] and attempt["n"] else None
+    beat = row.get("heartbeat_at") if job["state"] == "running" else None
+    ran, ended = job["times"]["run_s"], row.get("ended_at")
+    return [
+        ("state", state),
+        ("waits for", job["waiting_for"]),
+        ("position", str(job["position"]) if job["position"] else None),
+        ("progress", _progress(progress) if job["state"] != "pending" else None),
+        ("submitted", local_short(row["submitted_at"], now)),
+        ("attempt", str(attempt["n"]) if attempt["n"] else None),
+        ("worker", where and where + (f", pid {attempt['pid']}" if attempt["pid"] else "")),
+        ("heartbeat", f"{show_duration(now - beat)} ago" if beat else None),
+        ("ran", show_duration(ran) if ran is not None and attempt["n"] else None),
+        ("ended", local_short(ended, now) if ended else None),
+        ("exit", _exit(result)),
+        ("fault", job["side"]),
+        ("error", result["error"]),
+        ("message", job["message"] if job["message"] != result["error"] else None),
+    ]
+
+
+def _made(job: dict[str, Any]) -> list[tuple[str, str | None]]:
+    model = job["model"]
+    return [
+        ("model", f"{model['key']}@{model['version']}" if model["version"] else None),
+        ("path", model["path"]),
+        ("log", job["paths"]["log"]),
+    ]
+
+
+def _exit(result: dict[str, Any]) -> str | None:
+    if result["signal"] is not None:
+        return f"signal {result['signal']}"
+    return None if result["exit_code"] is None else str(result["exit_code"])
+
+
+def _progress(progress: dict[str, Any]) -> str | None:
+    words = [columns.percent(progress["fraction"])]
+    if progress["step"] is not None:
+        words.append(f"step {progress['step']}" + (f" of {progress['total']}" if progress["total"] is not None else ""))
+    if progress["eta_s"] is not None:
+        words.append(f"about {show_duration(progress['eta_s'])} left")
+    words.append(progress["message"] or "")
+    return ", ".join(word for word in words if word) or None
+
+
+def _attempt(item: dict[str, Any]) -> list[str]:
+    result = item["result"]
+    first = (result["error"] or item["message"] or "").strip().partition("\n")[0]
+    shown = [item["n"], item["state"], item["reason"], item["worker"], result["exit_code"], result["signal"], first]
+    return ["" if value is None else str(value) for value in shown]
+
+
+def _value(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,108 @@
+"""The columns of lists of jobs: a heading and how its cell is read from a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainq.base.errors import BadValue
+from trainq.base.units import local_short, show_duration
+from trainq.cli.answer import Table
+from trainq.domain.states import ENDED
+from trainq.ops.cards import queued_s, run_s, tags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainq.store.reads import Row
+
+DEFAULT = ("id", "name", "state", "reason", "queue", "user", "submitted", "run", "info")
+
+
+def table(rows: Sequence[Row], names: Sequence[str], now: float) -> Table:
+    """The rows as cells."""
+    cells = [CELLS[name] for name in names]
+    return Table(names, [[read(row, now) for read in cells] for row in rows])
+
+
+def chosen(text: str | None) -> Sequence[str]:
+    """The columns of `--columns a,b`. Raises BadValue with those there are."""
+    if text is None:
+        return DEFAULT
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in CELLS:
+            raise BadValue(f"no such column: {name!r}; columns are {', '.join(CELLS)}")
+    if not names:
+        raise BadValue(f"--columns names none; columns are {', '.join(CELLS)}")
+    return names
+
+
+def _plain(name: str) -> Callable[[Row, float], str]:
+    def read(row: Row, _now: float) -> str:
+        value = row.get(name)
+        return "" if value is None else str(value)
+
+    return read
+
+
+def _time(name: str) -> Callable[[Row, float], str]:
+    def read(row: Row, now: float) -> str:
+        value = row.get(name)
+        return "" if value is None else local_short(value, now)
+
+    return read
+
+
+def _lasted(measure: Callable[[Row, float], float | None]) -> Callable[[Row, float], str]:
+    def read(row: Row, now: float) -> str:
+        seconds = measure(row, now)
+        return "" if seconds is None else show_duration(seconds)
+
+    return read
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction for people."""
+    return "" if fraction is None else f"{fraction:.0%}"
+
+
+def _progress(row: Row, _now: float) -> str:
+    return percent(1.0 if row["state"] == "done" else row.get("fraction"))
+
+
+def _tags(row: Row, _now: float) -> str:
+    return ",".join(tags_of(row))
+
+
+def model(row: Row, _now: float = 0.0) -> str:
+    """The version a job made, as it is named on the command line."""
+    return f"{row['model_key']}@{row['model_version']}" if row.get("model_version") else ""
+
+
+def _info(row: Row, now: float) -> str:
+    """The most useful thing in few words: how far it is, what it made, or what went wrong."""
+    if row["state"] == "running":
+        words = (_progress(row, now), row.get("note") or row.get("stage") or "")
+        return " ".join(word for word in words if word)
+    if row["state"] == "done":
+        return model(row)
+    error = row.get("error") or row.get("message") or ""
+    lines = [line for line in error.splitlines() if line.strip()]
+    if not lines and row["state"] in ENDED and row.get("exit_code") is not None:
+        return f"exit {row['exit_code']}"
+    return lines[0].strip() if lines else ""
+
+
+CELLS: dict[str, Callable[[Any, float], str]] = {
+    **{name: _plain(name) for name in ("id", "name", "state", "reason", "side", "stage", "queue", "user", "type", "key")},
+    **{name: _plain(name) for name in ("priority", "attempt", "worker", "host", "pid", "fingerprint", "exit_code")},
+    "tags": _tags,
+    "submitted": _time("submitted_at"),
+    "started": _time("started_at"),
+    "ended": _time("ended_at"),
+    "queued": _lasted(queued_s),
+    "run": _lasted(run_s),
+    "progress": _progress,
+    "model": model,
+    "info": _info,
+}

@@ -1,0 +1,86 @@
+"""Errors as a user meets them: one line, one hint, one exit status; with --json one document of kind `error`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.errors import TrainqError
+from trainq.base.files import explain as explain_os_error
+from trainq.base.files import printable
+from trainq.cli import printer
+from trainq.cli.document import document
+
+if TYPE_CHECKING:
+    from trainq.cli.line import Line
+
+
+class Problem(NamedTuple):
+    """What is told of an error."""
+
+    code: int
+    word: str
+    message: str
+    hint: str | None
+
+
+def report(error: BaseException, line: Line) -> int:
+    """Tell the error in the form asked for; its exit status."""
+    if isinstance(error, (printer.ClosedPipe, BrokenPipeError)):
+        return 0
+    if line.debug:
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    problem = explain(error, line)
+    if line.json and not isinstance(error, printer.WriteFailed):
+        code, word, message, hint = problem
+        doc = {"code": code, "error": word, "message": message, "hint": hint}
+        try:
+            printer.write(document("error", doc))
+            printer.flush()
+        except (printer.ClosedPipe, printer.WriteFailed):
+            pass  # the exit status still tells
+        return problem.code
+    printer.note(problem.message)
+    if problem.hint:
+        _hint(problem.hint)
+    return problem.code
+
+
+def explain(error: BaseException, line: Line) -> Problem:
+    """The words and the exit status for any error."""
+    if isinstance(error, TrainqError):
+        hint = error.hint or (_help(line) if error.exit == 2 else None)
+        return Problem(error.exit, error.word, printable(error.message), hint and printable(hint))
+    if isinstance(error, KeyboardInterrupt):
+        return Problem(130, "interrupted", "interrupted", None)
+    if isinstance(error, printer.WriteFailed):
+        return Problem(1, "output", str(error), None)
+    if isinstance(error, OSError):
+        return explain(explain_os_error(error), line)
+    said: Any = getattr(error, "format_message", None)
+    if callable(said):  # an error of the parser, whatever version of it is installed
+        return Problem(2, "usage", _own_words(printable(str(said()))), _help(line))
+    text = printable(str(error).split("\n", 1)[0])[:300]
+    message = f"a bug in trainq: {type(error).__name__}" + (f": {text}" if text else "")
+    return Problem(70, "bug", message, "type it again with --debug, and report what it prints")
+
+
+def _help(line: Line) -> str:
+    return f"trainq {line.command} --help" if line.command else "trainq --help"
+
+
+def _own_words(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _hint(text: str) -> None:
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(f"hint: {printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody listens there; the exit status tells

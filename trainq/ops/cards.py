@@ -1,0 +1,231 @@
+"""A job as the JSON document of it: every key always there, absent is null, whatever of the job is left.
+
+Rows come from `store/reads.py`, of jobs or of the past alike; what a past row does not have is null. Clocks of two
+hosts are not compared: in local mode rows and reader have one clock.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.units import rfc3339
+from trainq.domain.job import RETRY_ON
+from trainq.domain.states import ENDED
+from trainq.store import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trainq.artifacts.paths import Paths
+    from trainq.store.reads import Row
+    from trainq.store.session import Transaction
+
+
+class View(NamedTuple):
+    """What a card needs to know besides its row: where files are, what time it is, when a heartbeat is late."""
+
+    paths: Paths
+    now: float
+    silent_after_s: float
+
+
+class Details(NamedTuple):
+    """What lies in other tables, by job."""
+
+    specs: Mapping[int, str]
+    data: Mapping[int, list[Row]]
+    attempts: Mapping[int, list[Row]]
+
+
+def details(tx: Transaction, ids: Sequence[int]) -> Details:
+    """Everything besides the rows that the cards of these jobs show."""
+    return Details(reads.specs(tx, ids), reads.data_sets(tx, ids), reads.attempts(tx, ids))
+
+
+def card(row: Row, more: Details, view: View) -> dict[str, Any]:
+    """The job of this row as a document."""
+    number = row["id"]
+    spec = json.loads(more.specs[number]) if number in more.specs else {}
+    return {
+        "id": number,
+        "ref": str(number),
+        "uid": uid_of(row),
+        **{name: row.get(name) for name in ("name", "key", "fingerprint", "type", "queue", "state")},
+        "reason": reason_of(row, view),
+        "side": row.get("side"),
+        "stage": row.get("stage"),
+        "priority": row.get("priority"),
+        "tags": tags_of(row),
+        "user": row.get("user"),
+        "submit_host": row.get("submit_host"),
+        "command": _command(spec),
+        "params": spec.get("params", {}),
+        "seed": spec.get("seed", 0) if spec else None,
+        "data": _data(more.data.get(number, [])),
+        "array": {"id": None, "index": None, "count": None},
+        "after": [],
+        "request": _request(row),
+        "retry": {
+            "max": row.get("retries"),
+            "on": list(spec.get("retry_on", RETRY_ON)) if spec else None,
+            "used": row.get("user_used"),
+        },
+        "attempt": _attempt(row),
+        "attempts": [_ended_attempt(item) for item in more.attempts.get(number, [])],
+        "stages": {
+            "fetching_at": time_of(row.get("claimed_at")),
+            "training_at": time_of(row.get("training_at")),
+            "storing_at": time_of(row.get("storing_at")),
+        },
+        "resumed_from": None,
+        "save_failed": None,
+        "chunks": {"todo": None, "leased": None, "done": None, "failed": None, "pass": None},
+        "progress": _progress(row, view),
+        "result": {
+            "exit_code": row.get("exit_code"),
+            "signal": row.get("signal"),
+            "error": row.get("error"),
+            "ended_at": time_of(row.get("ended_at")),
+        },
+        "times": {
+            "submitted_at": time_of(row["submitted_at"]),
+            "eligible_at": time_of(row.get("eligible_at")),
+            "queued_s": queued_s(row, view.now),
+            "run_s": run_s(row, view.now),
+        },
+        "paths": _paths(row, view.paths),
+        "model": _model(row, view.paths),
+        "position": None,
+        "waiting_for": None,
+        "code": {"commit": None, "dirty": None, "snapshot": None},
+        "message": row.get("message"),
+    }
+
+
+def uid_of(row: Row) -> str:
+    """The job's uid: its call's, and its place in it."""
+    return row["uid"] if "uid" in row else f"{row['call_uid']}.{row['id'] - row['first_id']}"
+
+
+def tags_of(row: Row) -> list[str]:
+    """The job's tags."""
+    return [tag for tag in (row.get("tags") or "").split(",") if tag]
+
+
+def reason_of(row: Row, view: View) -> str | None:
+    """The job's reason; a running one whose heartbeat is late is `silent`."""
+    reason: str | None = row.get("reason")
+    if row["state"] == "running" and reason is None and view.now - row["heartbeat_at"] > view.silent_after_s:
+        return "silent"
+    return reason
+
+
+def queued_s(row: Row, now: float) -> float:
+    """How long it waited for its (last) start, or has waited by now."""
+    since = row.get("eligible_at") or row["submitted_at"]
+    until = row.get("claimed_at") or row.get("started_at") or row.get("ended_at") or now
+    if row["state"] in ("held", "pending"):
+        until = now
+    return _seconds(until - since)
+
+
+def run_s(row: Row, now: float) -> float | None:
+    """How long its last attempt ran, or has run by now; 0 for what ended without a start."""
+    started = row.get("started_at")
+    if row["state"] in ("held", "pending"):
+        return None
+    if started is None:
+        return 0.0 if row["state"] in ENDED else None
+    return _seconds((row.get("ended_at") or now) - started)
+
+
+def time_of(epoch: float | None) -> str | None:
+    """A time of a row for programs."""
+    return None if epoch is None else rfc3339(epoch)
+
+
+def _seconds(seconds: float) -> float:
+    return round(max(0.0, seconds), 3)
+
+
+def _command(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The program; a type's function is shown as the word it was declared by."""
+    argv = spec.get("argv") or ([spec["call"]] if spec.get("call") else None)
+    return {"argv": argv, "argv_b64": None, "shell": spec.get("shell"), "cwd": spec.get("cwd")}
+
+
+def _data(sets: list[Row]) -> dict[str, Any]:
+    """The first training set, and all of them by name (stdin is none)."""
+    named = [{"name": item["name"] or None, "sha256": item["sha256"], "size": item["size"]} for item in sets]
+    named = [item for item in named if item["name"] != "<stdin>"]
+    first = named[0] if named else {"sha256": None, "size": None}
+    return {"sha256": first["sha256"], "size": first["size"], "sets": named}
+
+
+def _request(row: Row) -> dict[str, Any]:
+    return {
+        "gpus": 0, "gpu_type": "cpu", "vram_mib": None, "cpus": None, "mem_mib": None,
+        "time_s": row.get("time_s"), "grace_s": row.get("grace_s"),
+    }  # fmt: skip
+
+
+def _attempt(row: Row) -> dict[str, Any]:
+    return {
+        "n": row["attempt"],
+        "max": row.get("max_attempts"),
+        "worker": row.get("worker"),
+        "host": row.get("host"),
+        "pid": row.get("pid"),
+        "gpus": [],
+        "claimed_at": time_of(row.get("claimed_at")),
+        "started_at": time_of(row.get("started_at")),
+        "heartbeat_at": time_of(row.get("heartbeat_at")),
+    }
+
+
+def _ended_attempt(row: Row) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("worker", "host", "pid", "state", "reason", "cause", "message")},
+        "n": row["attempt"],
+        "gpus": [],
+        "claimed_at": time_of(row["claimed_at"]),
+        "started_at": time_of(row["started_at"]),
+        "storing_at": time_of(row["storing_at"]),
+        "ended_at": time_of(row["at"]),
+        "result": {
+            "exit_code": row["exit_code"],
+            "signal": row["signal"],
+            "error": row["error"],
+            "ended_at": time_of(row["at"]),
+        },
+    }
+
+
+def _progress(row: Row, view: View) -> dict[str, Any]:
+    fraction = row.get("fraction")
+    if fraction is None and row["state"] == "done":
+        fraction = 1.0
+    eta = None
+    if row["state"] == "running" and fraction and row.get("training_at"):
+        eta = _seconds((view.now - row["training_at"]) * (1 - fraction) / fraction)
+    return {
+        "fraction": fraction, "step": row.get("step"), "total": row.get("total"), "message": row.get("note"), "eta_s": eta,
+    }  # fmt: skip
+
+
+def _paths(row: Row, paths: Paths) -> dict[str, Any]:
+    """Where the files of the last attempt are; null while there was none."""
+    if not row["attempt"]:
+        return {"log": None, "run": None, "checkpoints": None}
+    number, attempt = row["id"], row["attempt"]
+    return {
+        "log": paths.log(number, attempt),
+        "run": paths.attempt(number, attempt),
+        "checkpoints": paths.checkpoints(number),
+    }
+
+
+def _model(row: Row, paths: Paths) -> dict[str, Any]:
+    key, version = row.get("model_key"), row.get("model_version")
+    return {"key": key, "version": version, "path": paths.version(key, version) if key and version else None}

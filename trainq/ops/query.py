@@ -1,0 +1,142 @@
+"""Looking at jobs: lists, single cards, counts. Reads only, in one consistent view each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.errors import NotFound
+from trainq.domain.states import STATES
+from trainq.ops.cards import View, card, details, reason_of
+from trainq.ops.select import EVERYTHING, select
+from trainq.store import models, reads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainq.domain.selectors import Filter
+    from trainq.ops.queue import Queue
+    from trainq.store.reads import Row
+    from trainq.store.session import Transaction
+
+ENDED_SHOWN = 10
+
+
+class Listing(NamedTuple):
+    """Jobs that were asked for. `total` is what matches; `jobs` are the documents, made only when asked for."""
+
+    rows: list[Row]
+    jobs: list[dict[str, Any]]
+    total: int
+    unknown: list[str]
+    one: bool
+    view: View
+
+    @property
+    def truncated(self) -> bool:
+        """Whether more match than are shown."""
+        return len(self.rows) < self.total
+
+
+def overview(queue: Queue, limit: int, *, full: bool) -> Listing:
+    """What is active, and what ended last (also once it is pruned)."""
+    with queue.session.reading() as tx:
+        rows = reads.running(tx, limit)
+        rows += reads.waiting(tx, limit - len(rows)) if len(rows) < limit else []
+        active = sum(n for _, state, n in reads.counts(tx) if state in ("running", "pending", "held"))
+        ended = reads.last_ended(tx, ENDED_SHOWN)
+        shown = rows + ended[: max(0, limit - len(rows))]
+        return _listing(tx, queue, shown, active + len(ended), full=full)
+
+
+def everything(queue: Queue, which: Filter, sort: str | None, limit: int | None, *, full: bool) -> Listing:
+    """All jobs that fit the filter, newest first or sorted."""
+    with queue.session.reading() as tx:
+        rows = reads.newest(tx, which, sort, limit)
+        total = len(rows) if limit is None or len(rows) < limit else reads.count(tx, which)
+        return _listing(tx, queue, rows, total, full=full)
+
+
+def chosen(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, full: bool) -> Listing:
+    """The jobs that the words name, pruned ones too as far as they are answered for.
+
+    Raises NotFound when the only job named is not there: never was, or is pruned and has no model.
+    """
+    with queue.session.reading() as tx:
+        found = select(tx, words, which, queue.actor.user_id, past=True)
+        rows = {row["id"]: row for row in reads.jobs(tx, found.ids)}
+        pruned = [number for number in found.ids if number not in rows]
+        unknown = list(found.unknown)
+        for row in reads.past(tx, pruned):
+            if row["state"] == "done" and models.of_job(tx, row["id"]) is not None:
+                rows[row["id"]] = row
+            elif len(found.ids) == 1 and not unknown:
+                raise is_pruned(row)
+            else:
+                unknown.append(str(row["id"]))
+        shown = [rows[number] for number in found.ids if number in rows]
+        return _listing(tx, queue, shown, len(shown), full=full or found.one, unknown=unknown, one=found.one)
+
+
+def summary(queue: Queue) -> dict[str, Any]:
+    """Counts by state, in all and by queue; the same time for any number of jobs."""
+    with queue.session.reading() as tx:
+        counts = reads.counts(tx)
+    totals = dict.fromkeys(STATES, 0)
+    queues: dict[str, dict[str, int]] = {}
+    for name, state, n in counts:
+        queues.setdefault(name, dict.fromkeys(map(str, STATES), 0))[state] += n
+        totals[state] += n  # type: ignore[index]  # the table's states are checked by the database
+    queues = {name: states for name, states in queues.items() if any(states.values())}
+    return {"counts": totals, "queues": queues, "total": sum(totals.values())}
+
+
+def is_pruned(row: Row) -> NotFound:
+    """The answer for a job whose row is gone: how it ended, and who still knows of it."""
+    from trainq.base.units import rfc3339
+
+    reason = f" ({row['reason']})" if row["reason"] else ""
+    ended = rfc3339(row["ended_at"])
+    return NotFound(
+        f"job {row['id']} is pruned; it ended {row['state']}{reason} at {ended}", hint=f"trainq history {row['id']}"
+    )
+
+
+def view_of(queue: Queue, now: float) -> View:
+    """What cards of this queue are made with."""
+    return View(queue.paths, now, queue.settings.times.zombie_after / 2)
+
+
+def environ_of(queue: Queue, job_id: int) -> dict[str, str]:
+    """The environment a job is started with, as far as the store holds it; secrets are never in it."""
+    import json
+
+    with queue.session.reading() as tx:
+        return dict(json.loads(reads.environ(tx, job_id) or "{}").get("env", {}))
+
+
+def _listing(
+    tx: Transaction, queue: Queue, rows: list[Row], total: int, *, full: bool, unknown: list[str] | None = None,
+    one: bool = False,
+) -> Listing:  # fmt: skip
+    view = view_of(queue, tx.now)
+    jobs: list[dict[str, Any]] = []
+    if full:
+        more = details(tx, [row["id"] for row in rows])
+        jobs = [card(row, more, view) for row in rows]
+        if one and rows:
+            _place(tx, rows[0], jobs[0])
+    for row in rows:
+        row["reason"] = reason_of(row, view)
+    return Listing(rows, jobs, total, unknown or [], one, view)
+
+
+def _place(tx: Transaction, row: Row, job: dict[str, Any]) -> None:
+    """What only a single card shows: the place in the queue, and what a held job waits for."""
+    if row["state"] == "pending":
+        job["position"] = reads.position(tx, row)
+        ahead = job["position"] - 1
+        job["waiting_for"] = f"{ahead} before it" if ahead else "a free slot"
+    elif row["state"] == "held" and row.get("due_at"):
+        from trainq.base.units import rfc3339
+
+        job["waiting_for"] = rfc3339(row["due_at"])

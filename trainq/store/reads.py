@@ -1,0 +1,252 @@
+"""Reading for people and programs: rows of jobs, of what is left of pruned ones, of attempts, and counts.
+
+Nothing here writes. A list costs the same with a thousand jobs as with a million: newest first goes down the primary
+key, what is active and what ended last go down the partial indexes (their states must be spelled out in the text, or
+SQLite does not see that they fit), and totals come from the table of counts wherever it can tell them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from trainq.domain.states import ENDED, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trainq.domain.selectors import Filter
+    from trainq.store.session import Transaction
+
+Row = dict[str, Any]
+
+_JOB: Final = (
+    "SELECT j.*, s.uid AS call_uid, s.first_id, s.host AS submit_host"
+    " FROM job j JOIN submission s ON s.id = j.submission_id"
+)
+_PAST: Final = "SELECT p.*, s.host AS submit_host FROM past p LEFT JOIN submission s ON s.id = p.submission_id"
+_BATCH: Final = 500
+SORTS: Final = {
+    "id": "j.id", "name": "j.name", "state": "j.state", "queue": "j.queue", "user": "j.user", "type": "j.type",
+    "priority": "j.priority", "submitted": "j.submitted_at", "started": "j.started_at", "ended": "j.ended_at",
+    "progress": "j.fraction", "attempt": "j.attempt",
+}  # fmt: skip
+
+
+def jobs(tx: Transaction, ids: Sequence[int]) -> list[Row]:
+    """The rows of these jobs, in the order of the ids; those without a row are left out."""
+    return _in_order(ids, _many(tx, f"{_JOB} WHERE j.id", ids))
+
+
+def past(tx: Transaction, ids: Sequence[int]) -> list[Row]:
+    """What is left of pruned jobs, in the order of the ids."""
+    return _in_order(ids, _many(tx, f"{_PAST} WHERE p.id", ids))
+
+
+def newest(tx: Transaction, which: Filter, sort: str | None = None, limit: int | None = None) -> list[Row]:
+    """Jobs that fit the filter, newest first or by a column of `SORTS` (a leading `-` turns it round)."""
+    where, values = _where(which)
+    order = "j.id DESC"
+    if sort:
+        order = f"{SORTS[sort.lstrip('-')]} {'DESC' if sort.startswith('-') else 'ASC'}, j.id"
+    sql = f"{_JOB} WHERE {where} ORDER BY {order} LIMIT ?"
+    return [dict(row) for row in tx.rows(sql, [*values, -1 if limit is None else limit])]
+
+
+def running(tx: Transaction, limit: int) -> list[Row]:
+    """Jobs that run, oldest first."""
+    return _active(tx, "job_running", "j.state = 'running' ORDER BY j.id", limit)
+
+
+def waiting(tx: Transaction, limit: int) -> list[Row]:
+    """Jobs that may start, in the order in which they will, then those that are held."""
+    found: list[Row] = []
+    for queue in [queue for queue, state, n in counts(tx) if state == "pending" and n]:
+        where = "j.state = 'pending' AND j.queue = ? ORDER BY j.priority DESC, j.id"
+        found += _active(tx, "job_ready", where, limit, queue)
+    found.sort(key=lambda row: (-row["priority"], row["id"]))
+    held = _active(tx, "job_held", "j.state = 'held' ORDER BY j.id", limit)
+    return (found + held)[:limit]
+
+
+def _active(tx: Transaction, index: str, where: str, limit: int, *values: Any) -> list[Row]:
+    sql = _JOB.replace("FROM job j", f"FROM job j INDEXED BY {index}") + f" WHERE {where} LIMIT ?"
+    return [dict(row) for row in tx.rows(sql, (*values, limit))]
+
+
+def last_ended(tx: Transaction, limit: int) -> list[Row]:
+    """What ended last, newest first, pruned or not."""
+    sql = (
+        _JOB.replace("FROM job j", "FROM job j INDEXED BY job_ended")
+        + f" WHERE j.state IN ({_spelled(ENDED)}) ORDER BY j.ended_at DESC, j.id DESC LIMIT ?"
+    )
+    found = [dict(row) for row in tx.rows(sql, (limit,))]
+    found += [dict(row) for row in tx.rows(f"{_PAST} ORDER BY p.ended_at DESC, p.id DESC LIMIT ?", (limit,))]
+    found.sort(key=lambda row: (-row["ended_at"], -row["id"]))
+    return found[:limit]
+
+
+def counts(tx: Transaction) -> list[tuple[str, str, int]]:
+    """(queue, state, how many), from the table that triggers keep."""
+    return [(row[0], row[1], row[2]) for row in tx.rows("SELECT queue, state, n FROM count ORDER BY queue, state")]
+
+
+def count(tx: Transaction, which: Filter) -> int:
+    """How many jobs fit the filter; from the table of counts when it only names states and queues."""
+    if which.user or which.tag or which.type or which.since is not None or which.before is not None:
+        where, values = _where(which)
+        return int(tx.value(f"SELECT count(*) FROM job j WHERE {where}", values))
+    return sum(
+        n for queue, state, n in counts(tx)
+        if (not which.state or state in which.state) and (not which.queue or queue in which.queue)
+    )  # fmt: skip
+
+
+def fitting(tx: Transaction, which: Filter) -> list[int]:
+    """Ids of the jobs that fit the filter, rising."""
+    where, values = _where(which)
+    return [row[0] for row in tx.rows(f"SELECT j.id FROM job j WHERE {where} ORDER BY j.id", values)]
+
+
+def ids_between(tx: Transaction, first: int, last: int, *, past_too: bool) -> list[int]:
+    """Ids of the jobs from `first` to `last`, rising."""
+    sql = "SELECT id FROM job WHERE id BETWEEN ?1 AND ?2"
+    if past_too:
+        sql += " UNION SELECT id FROM past WHERE id BETWEEN ?1 AND ?2"
+    return [row[0] for row in tx.rows(f"{sql} ORDER BY id", (first, last))]
+
+
+def ids_with(tx: Transaction, column: str, value: str, *, past_too: bool) -> list[int]:
+    """Ids of the jobs with this `key` or `name`, or whose `fingerprint` begins so; rising."""
+    where = f"{column} = ?1"
+    if column == "fingerprint":
+        where = "fingerprint >= ?1 AND fingerprint < ?1 || 'g'"
+    sql = f"SELECT id FROM job WHERE {where}"
+    if past_too:
+        sql += f" UNION SELECT id FROM past WHERE {where}"
+    return [row[0] for row in tx.rows(f"{sql} ORDER BY id", (value,))]
+
+
+def submission(tx: Transaction, user_id: int, back: int) -> range | None:
+    """The ids of a submit call of this user, so many before the last one."""
+    sql = "SELECT first_id, count FROM submission WHERE user_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+    row = tx.one(sql, (user_id, back))
+    return None if row is None else range(row[0], row[0] + row[1])
+
+
+def specs(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
+    """The JSON documents of what is executed, by job."""
+    return {row["job_id"]: row["doc"] for row in _many(tx, "SELECT job_id, doc FROM spec WHERE job_id", ids)}
+
+
+def environ(tx: Transaction, job_id: int) -> str | None:
+    """The JSON document of the environment a job was submitted with."""
+    sql = (
+        "SELECT e.doc FROM job j JOIN submission s ON s.id = j.submission_id JOIN environ e ON e.id = s.environ_id"
+        " WHERE j.id = ?"
+    )
+    found: str | None = tx.value(sql, (job_id,))
+    return found
+
+
+def data_sets(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
+    """Name, digest and size of the training sets, by job."""
+    sql = "SELECT n.job_id, n.name, d.sha256, d.size FROM job_data n JOIN data d ON d.id = n.data_id WHERE n.job_id"
+    return _grouped(_many(tx, sql, ids))
+
+
+def attempts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
+    """The records of ended attempts (rows of history that left `running`), oldest first, by job."""
+    found = _grouped(_many(tx, "SELECT * FROM history WHERE claimed_at IS NOT NULL AND job_id", ids))
+    for rows in found.values():
+        rows.sort(key=lambda row: row["n"])
+    return found
+
+
+def history(tx: Transaction, job_id: int) -> list[Row]:
+    """Every change of a job, oldest first."""
+    return [dict(row) for row in tx.rows("SELECT * FROM history WHERE job_id = ? ORDER BY n", (job_id,))]
+
+
+def is_known(tx: Transaction, job_id: int) -> bool:
+    """Whether there was ever such a job, as far as is remembered."""
+    return tx.value("SELECT 1 FROM history WHERE job_id = ? LIMIT 1", (job_id,)) is not None
+
+
+def position(tx: Transaction, row: Row) -> int:
+    """The place of a pending job in its queue; 1 is next."""
+    sql = (
+        "SELECT count(*) FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = ?1"
+        " AND (priority > ?2 OR (priority = ?2 AND id <= ?3))"
+    )
+    return int(tx.value(sql, (row["queue"], row["priority"], row["id"])))
+
+
+def newest_ids(tx: Transaction, limit: int) -> list[Row]:
+    """Id, name and state of the newest jobs, for completion."""
+    return [dict(row) for row in tx.rows("SELECT id, name, state FROM job ORDER BY id DESC LIMIT ?", (limit,))]
+
+
+def newest_keys(tx: Transaction, limit: int) -> list[str]:
+    """Keys of the newest jobs that have one, for completion."""
+    sql = "SELECT key FROM job WHERE key IS NOT NULL ORDER BY id DESC LIMIT ?"
+    return list(dict.fromkeys(row[0] for row in tx.rows(sql, (limit,))))
+
+
+def facts(tx: Transaction) -> dict[str, str]:
+    """What is written of the queue itself: uuid, mode, when it was made."""
+    return {row[0]: row[1] for row in tx.rows("SELECT k, v FROM meta")}
+
+
+def library(tx: Transaction) -> dict[str, Any]:
+    """The version of SQLite, the schema's number, and how the file is used, for doctor."""
+    return {
+        "sqlite": tx.value("SELECT sqlite_version()"),
+        "schema": tx.value("PRAGMA user_version"),
+        "journal": tx.value("PRAGMA journal_mode"),
+    }
+
+
+def integrity(tx: Transaction) -> list[str]:
+    """What SQLite's quick check says is wrong; empty when nothing is."""
+    return [row[0] for row in tx.rows("PRAGMA quick_check(10)") if row[0] != "ok"]
+
+
+def _where(which: Filter) -> tuple[str, list[Any]]:
+    parts, values = ["1"], []
+    if which.state:
+        parts.append(f"j.state IN ({_spelled(which.state)})")
+    for column, words in (("queue", which.queue), ("user", which.user), ("type", which.type)):
+        if words:
+            parts.append(f"j.{column} IN ({','.join('?' * len(words))})")
+            values += words
+    if which.tag:
+        parts.append("(" + " OR ".join(["instr(j.tags, ?)"] * len(which.tag)) + ")")
+        values += [f",{tag}," for tag in which.tag]
+    for bound, operator in ((which.since, ">="), (which.before, "<")):
+        if bound is not None:
+            parts.append(f"j.submitted_at {operator} ?")
+            values.append(bound)
+    return " AND ".join(parts), values
+
+
+def _spelled(states: Iterable[State]) -> str:
+    return ",".join(f"'{state}'" for state in states)
+
+
+def _many(tx: Transaction, sql: str, ids: Sequence[int]) -> Iterator[Any]:
+    """Run `sql` + `IN (…)` for all ids, a bounded number at a time."""
+    for start in range(0, len(ids), _BATCH):
+        batch = ids[start : start + _BATCH]
+        yield from tx.rows(f"{sql} IN ({','.join('?' * len(batch))})", batch)
+
+
+def _in_order(ids: Sequence[int], rows: Iterable[Any]) -> list[Row]:
+    found = {row["id"]: dict(row) for row in rows}
+    return [found[number] for number in ids if number in found]
+
+
+def _grouped(rows: Iterable[Any]) -> dict[int, list[Row]]:
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["job_id"], []).append(dict(row))
+    return groups
