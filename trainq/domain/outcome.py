@@ -45,7 +45,8 @@ def not_started(step: str, number: int, program: str, cwd: str) -> Outcome:
     """The outcome of a program that could not be started; 127 when it is not there, else 126, as shells say."""
     why = errno_text(number)
     what = f"cannot go to {cwd}" if step == "chdir" else f"cannot start {program}"
-    code = _NOT_FOUND if step == "exec" and number in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
+    missing = number in (errno.ENOENT, errno.ENOTDIR)
+    code = None if step != "exec" else _NOT_FOUND if missing else _NOT_EXECUTABLE
     return Outcome("spawn", exit_code=code, error=f"{what}: {why}")
 
 

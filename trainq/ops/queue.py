@@ -133,7 +133,9 @@ def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise NoRoot(f"{name}: this is not a directory", hint="name another one")
     if found.st_mode & stat.S_IWOTH:
-        raise UnsafeRoot(f"{name}: everybody can write here, and so make your workers run code", hint=f"chmod o-w {name}")
+        raise UnsafeRoot(
+            f"{name}: everybody can write here, and so make your workers run code", hint=f"chmod o-w {name}"
+        )
     if not named and found.st_uid != os.getuid():
         owner = hosts.user_name(found.st_uid)
         raise UnsafeRoot(f"{name}: belongs to {owner}, not to you", hint=f"trainq --root {name} if you mean it")

@@ -73,9 +73,7 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
     _require_proc()
     shared = _share(queue)
     found = [_reusable(queue, request, shared) if request.values.get("reuse") else None for request in requests]
-    ready = [
-        _prepare(request, shared) for request, change in zip(requests, found, strict=True) if change is None
-    ]
+    ready = [_prepare(request, shared) for request, change in zip(requests, found, strict=True) if change is None]
     changes = iter(_store(shared, ready) if ready else [])
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
@@ -153,7 +151,9 @@ def _queue(values: Mapping[str, Any], kind: TypeSpec | None, shared: _Shared) ->
     name: str = values.get("queue") or (kind.queue if kind is not None else None) or DEFAULT_QUEUE
     if name not in shared.queues:
         known = ", ".join(sorted(shared.queues))
-        raise UnknownQueue(f"no such queue: {name!r}; known queues: {known}", hint="name it in trainq.toml: [queues] names")
+        raise UnknownQueue(
+            f"no such queue: {name!r}; known queues: {known}", hint="name it in trainq.toml: [queues] names"
+        )
     return name
 
 
@@ -343,7 +343,8 @@ def _duplicate(tx: Transaction, queue: Queue, item: _Ready, seen: dict[str, str]
         jobs.request_cancel(tx, known, str(queue.actor), grace_s=None, message="replaced")
         return None
     raise Duplicate(
-        f"{what} is already waiting or running as job {known}", hint=f"trainq status {known}; another --seed trains it anew"
+        f"{what} is already waiting or running as job {known}",
+        hint=f"trainq status {known}; another --seed trains it anew",
     )
 
 

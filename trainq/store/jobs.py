@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainq.store.session import Transaction
 
 
-class LostClaim(Exception):  # noqa: N818  # a fact, not a fault
+class LostClaim(Exception):  # a fact, not a fault
     """The claim is not current any more: stop working, publish nothing."""
 
     def __init__(self, claim: Claim) -> None:
@@ -105,6 +105,16 @@ def count_active(tx: Transaction) -> int:
 def promote(tx: Transaction) -> None:
     """Make due jobs eligible."""
     tx.named("promote")
+
+
+def is_active_uid(tx: Transaction, uid: str) -> bool:
+    """Whether the job of this uid waits or runs."""
+    call, _, place = uid.rpartition(".")
+    known = find_submission(tx, call) if place.isdecimal() else None
+    if known is None or int(place) >= len(known):
+        return False
+    sql = "SELECT 1 FROM job WHERE id = ? AND state IN ('held','pending','running')"
+    return tx.value(sql, (known[int(place)],)) is not None
 
 
 def next_due(tx: Transaction) -> float | None:

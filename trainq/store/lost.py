@@ -26,7 +26,9 @@ class Lost(NamedTuple):
     state: str
 
 
-def look(tx: Transaction, observer: str, boot_s: float, zombie_after_s: float, *, mine: int | None = None) -> list[Lost]:
+def look(
+    tx: Transaction, observer: str, boot_s: float, zombie_after_s: float, *, mine: int | None = None
+) -> list[Lost]:
     """Look at every running job once; take back those whose beat stood still for zombie-after.
 
     `mine` is the worker that looks: its own jobs are not looked at.

@@ -25,7 +25,9 @@ def keys(tx: Transaction) -> list[str]:
     return [row[0] for row in tx.rows("SELECT DISTINCT key FROM model ORDER BY key")]
 
 
-def search(tx: Transaction, *, key: str | None = None, type_: str | None = None, fingerprint: str | None = None) -> list[Any]:
+def search(
+    tx: Transaction, *, key: str | None = None, type_: str | None = None, fingerprint: str | None = None
+) -> list[Any]:
     """Versions that match, by key and number; a fingerprint may be cut short."""
     where, values = ["1"], []
     if key is not None:
@@ -37,7 +39,7 @@ def search(tx: Transaction, *, key: str | None = None, type_: str | None = None,
     if fingerprint is not None:
         where.append("fingerprint >= ? AND fingerprint < ?")
         values += [fingerprint, fingerprint + "g"]
-    return tx.rows(f"SELECT * FROM model WHERE {' AND '.join(where)} ORDER BY key, version", values)  # noqa: S608
+    return tx.rows(f"SELECT * FROM model WHERE {' AND '.join(where)} ORDER BY key, version", values)
 
 
 def newest_of(tx: Transaction, fingerprint: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainq.store.session import Transaction
+    from trainq.store.session import LocalSession, Transaction
 
 BATCH = 500
 
@@ -59,7 +59,7 @@ def forget_past(tx: Transaction, before: float) -> int:
     rows = tx.rows("SELECT id, submission_id FROM past WHERE ended_at <= ? ORDER BY ended_at LIMIT ?", (before, BATCH))
     ids = [(row[0],) for row in rows]
     for table, column in (("past", "id"), ("history", "job_id")):
-        tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # noqa: S608  # names from the line above
+        tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # names from the line above
     for submission_id in {row[1] for row in rows}:
         _forget_submission(tx, submission_id)
     return len(rows)
@@ -90,7 +90,7 @@ def forget_workers(tx: Transaction, before: float) -> int:
     )
 
 
-def give_back_pages(tx: Transaction) -> None:
-    """Return free pages to the file system (stepping the statement to its end, or SQLite frees a single one)."""
-    for _ in tx.rows("PRAGMA incremental_vacuum(500)"):
-        pass
+def give_back_pages(session: LocalSession) -> None:
+    """Return some free pages to the file system, under the gate."""
+    with session.writing() as tx:
+        tx.rows("PRAGMA incremental_vacuum(500)")  # all its rows are fetched, or SQLite frees a single page

@@ -329,11 +329,15 @@ class Attempt:
         self._note(text)
         ended = self._exited
         self.place.channel.drop(self.uid, self.claim.attempt)
-        self.outcome = Outcome(cause, None if ended is None else ended.code, None if ended is None else ended.signal, text)
+        self.outcome = Outcome(
+            cause, None if ended is None else ended.code, None if ended is None else ended.signal, text
+        )
 
     def _note(self, text: str) -> None:
         try:
-            runs.append_note(self.place.paths, self.claim.job_id, self.claim.attempt, text.splitlines()[0] if text else "")
+            runs.append_note(
+                self.place.paths, self.claim.job_id, self.claim.attempt, text.splitlines()[0] if text else ""
+            )
         except (TrainqError, OSError):
             pass  # the row says it too
 

@@ -53,7 +53,7 @@ class Done(NamedTuple):
     next_due: float | None
 
 
-class StoreFailed(Exception):  # noqa: N818  # an answer: this attempt's end is another one
+class StoreFailed(Exception):  # an answer: this attempt's end is another one
     """A model could not be moved to its name."""
 
 

@@ -1,0 +1,277 @@
+"""The janitor: one pass, made for cron, harmless when two run at once and when it is killed anywhere.
+
+It takes back what is lost, moves ended jobs past their age to the past, and deletes files: only after no row names
+them, and after `file_grace`. Waiting and running jobs are never touched; models are never removed by age.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq import wake
+from trainq.artifacts import datasets, manifest, models, runs
+from trainq.base import clock, files, hosts
+from trainq.base.crash import point
+from trainq.base.errors import NotPossible, TrainqError
+from trainq.ops.change import Change
+from trainq.ops.select import EVERYTHING, select
+from trainq.store import jobs, lost, pruning, reads
+from trainq.store import models as model_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trainq.domain.selectors import Filter
+    from trainq.ops.queue import Queue
+
+WORKER_AGE_S = 86400.0
+BUSY = "another janitor is at work"
+
+
+class Pass(NamedTuple):
+    """What one pass did, or with `dry_run` would do."""
+
+    changes: list[Change]  # a line for each job
+    removed: dict[str, int]  # how many of what else
+    trouble: list[str]  # what could not be done, and is left for the next pass
+
+
+def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = False) -> Pass:
+    """One pass over everything that is past its age. `older_than_s` replaces `[keep] jobs`."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(queue.paths.lock("janitor"), timeout=0, fallback_to_soft=False)
+    try:
+        with lock:
+            return _Pass(queue, dry_run=dry_run).everything(older_than_s)
+    except Timeout:
+        return Pass([], {}, [BUSY])
+    except OSError as error:
+        raise files.explain(error, queue.paths.locks) from error
+
+
+def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry_run: bool = False) -> Pass:
+    """Take out these ended jobs now, logs included; what waits or runs is refused.
+
+    Raises NotFound, and NotPossible for a single job that has not ended.
+    """
+    session = queue.session
+    with session.reading() as tx:
+        found = select(tx, words, which, queue.actor.user_id)
+        rows = reads.jobs(tx, found.ids)
+    ended = [row["id"] for row in rows if row["state"] in ("done", "errored", "canceled", "skipped")]
+    if found.one and not ended and rows:
+        raise NotPossible(f"job {rows[0]['id']} is {rows[0]['state']}", hint=f"trainq cancel {rows[0]['id']}")
+    work = _Pass(queue, dry_run=dry_run)
+    work.retire(ended)
+    for number in ended:
+        work.attempt_to("run", work.drop_run, number)
+    work.stray_data(0.0)
+    left = {row["id"]: row["state"] for row in rows if row["id"] not in ended}
+    changes = work.changes + [Change(number, "refused", f"it is {state}") for number, state in left.items()]
+    changes += [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
+    return Pass(changes, work.removed, work.trouble)
+
+
+class _Pass:
+    """The steps of one pass, and what they have done so far."""
+
+    def __init__(self, queue: Queue, *, dry_run: bool) -> None:
+        self.queue = queue
+        self.paths = queue.paths
+        self.session = queue.session
+        self.dry_run = dry_run
+        self.keep = queue.settings.keep
+        self.now = clock.now()
+        self.changes: list[Change] = []
+        self.removed: dict[str, int] = {}
+        self.trouble: list[str] = []
+
+    def everything(self, older_than_s: float | None) -> Pass:
+        age_s = self.keep.jobs if older_than_s is None else older_than_s
+        before_files = self.now - self.keep.file_grace
+        self.take_back()
+        self.old_jobs(self.now - age_s)
+        for what, step in (
+            ("training sets", self.stray_data),
+            ("models", self.stray_models),
+            ("staging", self.old_staging),
+            ("runs", self.old_runs),
+            ("kept variables", self.old_secrets),
+            ("history", self.old_history),
+        ):
+            try:
+                step(before_files)
+            except (TrainqError, OSError) as error:
+                self.trouble.append(f"{what}: {error}")  # one sick corner does not stop the others
+        return Pass(self.changes, self.removed, self.trouble)
+
+    def count(self, what: str, n: int = 1) -> None:
+        if n:
+            self.removed[what] = self.removed.get(what, 0) + n
+
+    def attempt_to(self, what: str, step: Callable[..., bool], *values: object) -> None:
+        """Do one deletion; what fails is left for the next pass."""
+        try:
+            if step(*values):
+                self.count(what)
+        except (TrainqError, OSError) as error:
+            self.trouble.append(f"{what}: {error}")
+
+    # what is lost ------------------------------------------------------------------------------------------------
+
+    def take_back(self) -> None:
+        """One look at every running job; those that stood still for zombie-after go back."""
+        if self.dry_run:
+            return
+        with self.session.writing() as tx:
+            found = lost.look(tx, hosts.identity(), clock.boot_s(), self.queue.settings.times.zombie_after)
+        self.changes += [Change(one.job_id, "requeued" if one.state == "pending" else "ended") for one in found]
+        if found:
+            wake.ring(self.paths.bell_number)
+
+    # rows --------------------------------------------------------------------------------------------------------
+
+    def old_jobs(self, before: float) -> None:
+        """Ended jobs past their age, a batch a transaction."""
+        if self.dry_run:
+            with self.session.reading() as tx:
+                ids = pruning.old_jobs(tx, before, -1)
+            self.changes += [Change(number, "removed") for number in ids]
+            return
+        while True:
+            with self.session.writing() as tx:
+                ids = pruning.old_jobs(tx, before)
+                pruning.retire(tx, ids)
+            point("prune.retired")
+            self.changes += [Change(number, "removed") for number in ids]
+            if len(ids) < pruning.BATCH:
+                return
+
+    def retire(self, ids: Sequence[int]) -> None:
+        """These ended jobs, whatever their age."""
+        if not self.dry_run and ids:
+            with self.session.writing() as tx:
+                pruning.retire(tx, ids)
+        self.changes += [Change(number, "removed") for number in ids]
+
+    def old_history(self, _before: float) -> None:
+        """History and workers past their age (not that of files), and free pages."""
+        if self.dry_run:
+            return
+        while True:
+            with self.session.writing() as tx:
+                gone = pruning.forget_past(tx, self.now - self.keep.history)
+            self.count("histories", gone)
+            if gone < pruning.BATCH:
+                break
+        with self.session.writing() as tx:
+            self.count("workers", pruning.forget_workers(tx, self.now - WORKER_AGE_S))
+        pruning.give_back_pages(self.session)
+
+    # files -------------------------------------------------------------------------------------------------------
+
+    def stray_data(self, before: float) -> None:
+        """Training sets that no job names: the row first, the file after the commit, under the gate."""
+        before = before or self.now
+        while True:
+            with self.session.reading() as tx:
+                found = pruning.unnamed_data(tx, before)
+            if self.dry_run or not found:
+                self.count("training sets", len(found))
+                break
+            with self.session.writing() as tx:
+                found = pruning.unnamed_data(tx, before)
+                pruning.forget_data(tx, [data_id for data_id, _, _ in found])
+            self.count("training sets", len(found))
+            point("prune.data_forgotten")
+        for kept in datasets.kept(self.paths):
+            if kept.written_at <= before and not self.dry_run:
+                self.attempt_to("files of training sets", self._drop_data, kept)
+
+    def _drop_data(self, kept: datasets.Kept) -> bool:
+        if kept.sha256 is None:
+            return files.remove(kept.path)
+        with self.session.writing() as tx:  # under the gate: a submit that is about to name it looks there too
+            named = pruning.data_is_named(tx, kept.sha256)
+            return not named and datasets.drop(self.paths, kept.sha256)
+
+    def stray_models(self, before: float) -> None:
+        """Directories that no row names go aside; `@latest` points to the newest row."""
+        for key in list(models.walk_keys(self.paths)):
+            for version in models.versions_on_disk(self.paths, key):
+                path = self.paths.version(key, version)
+                if os.lstat(path).st_ctime <= before and not self.dry_run:
+                    self.attempt_to("orphaned models", self._put_aside, key, version)
+            with self.session.reading() as tx:
+                newest = model_rows.one(tx, key, None)
+            wanted = None if newest is None else newest["version"]
+            if not self.dry_run and models.latest_on_disk(self.paths, key) != wanted:
+                models.point_latest(self.paths, key, wanted)
+
+    def _put_aside(self, key: str, version: int) -> bool:
+        with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
+            if model_rows.is_named(tx, key, version):
+                return False
+            return models.unplace_orphan(self.paths, key, version) is not None
+
+    def old_staging(self, before: float) -> None:
+        """What lies staged or aside: not while its attempt runs, and a result that could not be stored as long as logs."""
+        with self.session.reading() as tx:
+            running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
+        for left in list(models.leftovers(self.paths)):
+            if (left.job, left.attempt) in running or left.changed_at > before:
+                continue
+            if self._is_kept(left) and left.changed_at > self.now - self.keep.runs:
+                continue
+            if not self.dry_run:
+                self.attempt_to("unpublished models", models.discard, self.paths, left.path)
+
+    def _is_kept(self, left: models.Leftover) -> bool:
+        """A complete result that its job's end names: store failure keeps it."""
+        if left.job is None:
+            return os.path.exists(os.path.join(left.path, manifest.MANIFEST))
+        with self.session.reading() as tx:
+            rows = reads.jobs(tx, [left.job]) or reads.past(tx, [left.job])
+        return bool(rows) and rows[0]["reason"] == "store"
+
+    def old_runs(self, before: float) -> None:
+        """Run directories: while the job has a row, then `[keep] runs` from its end."""
+        for number in runs.runs(self.paths):
+            with self.session.reading() as tx:
+                if reads.jobs(tx, [number]):
+                    continue
+                past = reads.past(tx, [number])
+            ended = past[0]["ended_at"] + self.keep.runs if past else self._changed_at(number)
+            if ended <= (self.now if past else before) and not self.dry_run:
+                self.attempt_to("run directories", self.drop_run, number)
+
+    def _changed_at(self, number: int) -> float:
+        try:
+            return os.lstat(self.paths.run(number)).st_mtime
+        except FileNotFoundError:
+            return self.now
+
+    def drop_run(self, number: int) -> bool:
+        return not self.dry_run and runs.remove_run(self.paths, number)
+
+    def old_secrets(self, before: float) -> None:
+        """Kept variables of jobs that have ended or never came to be."""
+        for uid, written_at in self._secret_files():
+            if written_at <= before and not self.dry_run:
+                with self.session.reading() as tx:
+                    active = jobs.is_active_uid(tx, uid)
+                if not active:
+                    self.attempt_to("kept variables", runs.drop_secret, self.paths, uid)
+
+    def _secret_files(self) -> Iterator[tuple[str, float]]:
+        for name, kind in files.listed(self.paths.specs):
+            path = os.path.join(self.paths.specs, name)
+            if kind == "file" and name.endswith(".env"):
+                yield name.removesuffix(".env"), os.lstat(path).st_mtime
+            elif kind == "file" and files.is_temporary(name) and not self.dry_run:
+                self.attempt_to("temporary files", self._drop_temporary, path)
+
+    def _drop_temporary(self, path: str) -> bool:
+        return os.lstat(path).st_mtime <= self.now - self.keep.file_grace and files.remove(path)

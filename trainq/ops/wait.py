@@ -1,0 +1,81 @@
+"""Wait until jobs have ended or run. Looks only when somebody has committed; a wake-up that is lost costs one look."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.base.errors import TimedOut
+from trainq.domain.states import ENDED
+from trainq.ops.select import EVERYTHING, select
+from trainq.store import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trainq.domain.selectors import Filter
+    from trainq.ops.queue import Queue
+    from trainq.store.reads import Row
+
+LOOK_S = 0.05
+NO_VERDICT = 125
+TIMED_OUT = 124
+
+
+class Waited(NamedTuple):
+    """The jobs waited for, as they are now, and the words that named none."""
+
+    rows: list[Row]
+    unknown: list[str]
+
+
+def wait(
+    queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, state: str = "ended", any_: bool = False,
+    timeout_s: float | None = None, on_look: Callable[[list[Row]], None] | None = None,
+) -> Waited:  # fmt: skip
+    """Wait until all (`any_`: one) of the selected jobs have ended, or (`state="running"`) have started.
+
+    Pruned jobs have ended. `on_look` sees the rows after each look. Raises NotFound, TimedOut.
+    """
+    session = queue.session
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    with session.reading() as tx:
+        found = select(tx, words, which, queue.actor.user_id, past=True)
+    seen = -1
+    while True:
+        changes = session.changes()
+        if changes != seen or on_look is not None:
+            seen = changes
+            rows = _rows(queue, found.ids)
+            if on_look is not None:
+                on_look(rows)
+            there = [row for row in rows if row["state"] in ENDED or (state == "running" and row["state"] == "running")]
+            if len(there) == len(rows) or (any_ and there):
+                return Waited(rows, found.unknown)
+        if end is not None and time.monotonic() >= end:
+            left = [str(row["id"]) for row in rows if row["state"] not in ENDED]
+            raise TimedOut(
+                f"still waiting for {len(left)} of {len(rows)} jobs after {timeout_s:g} s: {', '.join(left[:5])}"
+            )
+        time.sleep(LOOK_S if end is None else max(0.0, min(LOOK_S, end - time.monotonic())))
+
+
+def _rows(queue: Queue, ids: Sequence[int]) -> list[Row]:
+    with queue.session.reading() as tx:
+        rows = reads.jobs(tx, ids)
+        there = {row["id"] for row in rows}
+        return rows + reads.past(tx, [number for number in ids if number not in there])
+
+
+def job_code(row: Row) -> int:
+    """The exit status that tells exactly how a job ended: its own code, 128+N for signal N, 124 for its time limit,
+    126 and 127 for a program that cannot be executed or is not there, 125 for every other end."""
+    if row["state"] == "done":
+        return 0
+    if row["reason"] == "timeout":
+        return TIMED_OUT
+    if row["state"] != "errored" or row["reason"] not in ("exit", "signal", "spawn", "import"):
+        return NO_VERDICT
+    if row["signal"] is not None:
+        return 128 + int(row["signal"])
+    return NO_VERDICT if row["exit_code"] is None else int(row["exit_code"])
