@@ -1,0 +1,43 @@
+"""`trainq doctor`: what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trainq.cli.answer import Answer, Table
+from trainq.cli.line import line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainq.ops.doctor import Report
+
+
+def run(ctx: typer.Context) -> Answer:
+    """Settings with their origin, store, directories, locks, room. Exits 0 fine, 1 warnings, 6 unusable."""
+    from trainq.ops.doctor import examine
+
+    queue = line_of(ctx).open_queue()
+    found = examine(queue)
+    doc = {
+        "root": queue.paths.root,
+        "state": {0: "ok", 1: "warning", 6: "bad"}[found.exit],
+        "checks": [check._asdict() for check in found.checks],
+        "settings": [{"name": name, "value": value, "origin": origin} for name, value, origin in found.settings],
+    }
+    return Answer("doctor", doc, lambda: _text(found), exit=found.exit)
+
+
+def _text(found: Report) -> Iterator[str | Table]:
+    yield Table(("check", "state", "seen"), [list(check) for check in found.checks])
+    rows = [[name, _shown(value), origin] for name, value, origin in found.settings]
+    if rows:
+        yield Table(("setting", "value", "origin"), rows)
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,83 @@
+"""What could stand here: ids, types, queues, model keys that are there now, for the shell's completion.
+
+Quick and quiet: no queue is made, no lock is waited for, and whatever goes wrong there is simply nothing to offer.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trainq.artifacts.paths import Paths
+from trainq.domain.states import STATES
+from trainq.ops.queue import find, open_queue
+from trainq.store import models, reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainq.ops.queue import Queue
+
+Word = tuple[str, str]
+SHOWN = 100
+
+
+def words(what: str, root: str | None, typed: str) -> list[Word]:
+    """Words of this kind (a key of `KINDS`) that begin with what is typed, each with a short explanation."""
+    if what == "state":
+        return _begun([(state, "") for state in STATES], typed)
+    path, _ = find(root)
+    if not os.path.exists(Paths(path).database):
+        return []
+    return _begun(KINDS[what](open_queue(path), typed), typed)
+
+
+def _begun(found: list[Word], typed: str) -> list[Word]:
+    return [word for word in found if word[0].startswith(typed)]
+
+
+def _selectors(queue: Queue, typed: str) -> list[Word]:
+    with queue.session.reading() as tx:
+        if typed.startswith("key:"):
+            return [(f"key:{key}", "") for key in reads.newest_keys(tx, SHOWN)]
+        rows = reads.newest_ids(tx, SHOWN)
+    if typed.startswith("@"):
+        return [(f"@{name}", "") for name in dict.fromkeys(row["name"] for row in rows)]
+    found = [(str(row["id"]), f"{row['state']} {row['name']}") for row in rows]
+    return [*found, ("last", "the last submit of yours"), ("key:", "by its key")]
+
+
+def _keys(queue: Queue, _typed: str) -> list[Word]:
+    with queue.session.reading() as tx:
+        return [(key, "") for key in reads.newest_keys(tx, SHOWN)]
+
+
+def _types(queue: Queue, _typed: str) -> list[Word]:
+    return [(name, "") for name in queue.settings.type_tables]
+
+
+def _queues(queue: Queue, _typed: str) -> list[Word]:
+    return [(name, "") for name in queue.settings.queues.names]
+
+
+def _models(queue: Queue, typed: str) -> list[Word]:
+    key, at, _ = typed.partition("@")
+    with queue.session.reading() as tx:
+        if at:
+            versions = [(f"{key}@{row['version']}", "") for row in models.versions(tx, key)]
+            return [*versions, (f"{key}@latest", "")]
+        return [(key, "") for key in models.keys(tx)]
+
+
+def _users(queue: Queue, _typed: str) -> list[Word]:
+    return [(queue.actor.user, "you")]
+
+
+KINDS: dict[str, Callable[[Queue, str], list[Word]]] = {
+    "selector": _selectors,
+    "key": _keys,
+    "type": _types,
+    "queue": _queues,
+    "model": _models,
+    "user": _users,
+}

@@ -1,0 +1,175 @@
+"""What is wrong with a queue, as seen from here: settings, directories, store, locks, room. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.errors import TrainqError
+from trainq.base.files import printable
+from trainq.base.units import show_size
+from trainq.store import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainq.ops.queue import Queue
+
+LITTLE_ROOM = 1 << 30
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "fuse.sshfs", "virtiofs")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. `state` is `ok`, `warning` or `bad` (the queue cannot be used so)."""
+
+    name: str
+    state: str
+    message: str
+
+
+class Report(NamedTuple):
+    """All that was looked at, and every setting with its value and origin."""
+
+    checks: list[Check]
+    settings: list[tuple[str, Any, str]]
+
+    @property
+    def exit(self) -> int:
+        """0 fine, 1 warnings, 6 unusable."""
+        states = {check.state for check in self.checks}
+        return 6 if "bad" in states else 1 if "warning" in states else 0
+
+
+def examine(queue: Queue) -> Report:
+    """Look at everything; a fault of one thing does not keep the others from being looked at."""
+    checks: list[Check] = []
+    for name, look in _LOOKS.items():
+        try:
+            found = list(look(queue))
+        except TrainqError as error:
+            found = [Check(name, "bad", error.message)]
+        except OSError as error:
+            found = [Check(name, "bad", f"{printable(str(error.filename))}: {(error.strerror or str(error)).lower()}")]
+        checks += found
+    try:
+        settings = queue.settings.rows()
+    except TrainqError:
+        settings = []  # the check above says what is wrong with them
+    return Report(checks, settings)
+
+
+def _settings(queue: Queue) -> Iterator[Check]:
+    changed = sum(1 for _, _, origin in queue.settings.rows() if origin != "default")
+    yield Check("settings", "ok", f"{queue.paths.config}: {changed} not at their default")
+
+
+def _types(queue: Queue) -> Iterator[Check]:
+    from trainq.domain.types import load_types
+    from trainq.ops.types import problems
+
+    found = problems(queue)
+    for text in found:
+        yield Check("types", "warning", text)
+    if not found:
+        yield Check("types", "ok", ", ".join(load_types(queue.settings)) or "none yet")
+
+
+def _root(queue: Queue) -> Iterator[Check]:
+    path = queue.paths.root
+    found = os.stat(path)
+    kind = file_system(path)
+    yield Check("root", "ok", f"{path}, mode {found.st_mode & 0o7777:04o}, uid {found.st_uid}, on {kind}")
+    if kind in NETWORK:
+        yield Check("root", "warning", f"{kind} is a network file system, and this queue is for one host's disk")
+
+
+def _directories(queue: Queue) -> Iterator[Check]:
+    faults = list(_faulty(queue))
+    yield from (Check("directories", "bad", text) for text in faults)
+    if not faults:
+        yield Check("directories", "ok", "all there and writable")
+
+
+def _faulty(queue: Queue) -> Iterator[str]:
+    for path in (queue.paths.root, *queue.paths.directories()):
+        if not os.path.isdir(path):
+            yield f"{path}: missing"
+        elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            yield f"{path}: not writable"
+
+
+def _store(queue: Queue) -> Iterator[Check]:
+    with queue.session.reading() as tx:
+        library, facts = reads.library(tx), reads.facts(tx)
+        faults = reads.integrity(tx)
+        counts = sum(n for _, _, n in reads.counts(tx))
+    words = f"SQLite {library['sqlite']}, schema {library['schema']}, {facts['mode']} mode, {library['journal']}"
+    yield Check("store", "ok", f"{words}, {counts} jobs, {show_size(os.stat(queue.paths.database).st_size)}")
+    for text in faults:
+        yield Check("integrity", "bad", text)
+    if not faults:
+        yield Check("integrity", "ok", "quick check finds nothing")
+
+
+def _locks(queue: Queue) -> Iterator[Check]:
+    """Two descriptors of one file: the second must not get what the first one has."""
+    import fcntl
+
+    path = queue.paths.lock("doctor")
+    descriptors = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600) for _ in range(2)]
+    try:
+        fcntl.flock(descriptors[0], fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptors[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield Check("locks", "ok", "a held lock keeps others out")
+        else:
+            yield Check("locks", "bad", f"{path}: two got one lock at the same time")
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _room(queue: Queue) -> Iterator[Check]:
+    found = os.statvfs(queue.paths.root)
+    free = found.f_bavail * found.f_frsize
+    state = "bad" if not free else "warning" if free < LITTLE_ROOM else "ok"
+    yield Check("room", state, f"{show_size(free)} free")
+    if found.f_files and not found.f_favail:
+        yield Check("room", "bad", "no inodes free")
+
+
+def _workers(queue: Queue) -> Iterator[Check]:
+    from trainq.ops.workers import crew
+
+    words = [item["state"] for item in crew(queue).items]
+    alive = [word for word in words if word != "gone"]
+    silent = words.count("silent")
+    yield Check("workers", "warning" if silent else "ok", f"{len(alive)} alive" + (f", {silent} silent" if silent else ""))
+
+
+_LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
+    "root": _root,
+    "directories": _directories,
+    "settings": _settings,
+    "types": _types,
+    "store": _store,
+    "locks": _locks,
+    "room": _room,
+    "workers": _workers,
+}
+
+
+def file_system(path: str) -> str:
+    """The type of the file system that holds this path, as the kernel names it; `unknown` without /proc."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            for line in file:
+                fields = line.split()
+                if fields[2].decode() == wanted:
+                    return fields[fields.index(b"-") + 1].decode()
+    except (OSError, ValueError):
+        pass  # no /proc, or a line of a form to come: a name for people is missing, nothing else
+    return "unknown"

@@ -1,0 +1,140 @@
+"""What a job wrote: which file it is, and following it to the job's end.
+
+The log is a file that the job itself writes; here it is only found and read. Following goes on over retries and ends
+by itself when the job has ended and all of it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.artifacts import logs
+from trainq.base.errors import NotFound, NotPossible, Usage
+from trainq.domain.states import ENDED
+from trainq.ops.select import EVERYTHING, select
+from trainq.store import reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trainq.ops.queue import Queue
+    from trainq.store.reads import Row
+
+POLL_S = 0.1
+
+
+class Log(NamedTuple):
+    """One attempt's log."""
+
+    job_id: int
+    attempt: int
+    path: str
+
+
+def find(queue: Queue, words: Sequence[str], *, attempt: int | None = None, stderr: bool = False) -> Log:
+    """The log of the job that is meant, of its last attempt unless told otherwise; pruned jobs too.
+
+    Raises NotFound (no such job, attempt or file any more), NotPossible when it never ran, Usage for several jobs.
+    """
+    row = _one(queue, words)
+    if not row["attempt"]:
+        raise NotPossible(f"job {row['id']} is {row['state']} and never ran", hint=f"trainq status {row['id']}")
+    number = row["attempt"] if attempt is None else attempt
+    if not 1 <= number <= row["attempt"]:
+        raise NotFound(f"job {row['id']} has no attempt {number}; its last is {row['attempt']}")
+    path = path_of(queue, row["id"], number, stderr=stderr)
+    if not os.path.exists(path) and row["state"] != "running":
+        raise _gone(queue, row, number, stderr=stderr)
+    return Log(row["id"], number, path)
+
+
+def path_of(queue: Queue, job_id: int, attempt: int, *, stderr: bool = False) -> str:
+    """Where an attempt's log lies."""
+    return queue.paths.stderr(job_id, attempt) if stderr else queue.paths.log(job_id, attempt)
+
+
+def start_of(log: Log, lines: int | None) -> int:
+    """The offset at which the last `lines` lines begin; 0 for all of it."""
+    return 0 if lines is None else logs.start_of_tail(log.path, lines)
+
+
+def read(log: Log, start: int = 0) -> Iterator[bytes]:
+    """What is in the log now, in pieces."""
+    return logs.follow(log.path, start, lambda: True, lambda: None)
+
+
+def follow(queue: Queue, log: Log, start: int = 0, *, stderr: bool = False, one: bool = False) -> Iterator[bytes]:
+    """What is in the log and what comes, until the job has ended; with `one`, until this attempt has.
+
+    When the job is started again, its next attempt's log comes after that of the one before.
+    """
+    news = _News(queue, log.job_id)
+    while True:
+        number = log.attempt
+        yield from logs.follow(log.path, start, lambda: news.is_over(number), lambda: time.sleep(POLL_S))  # noqa: B023
+        row = news.row
+        while not one and row["state"] not in ENDED and row["attempt"] <= number:
+            time.sleep(POLL_S)
+            row = news.look()
+        if one or row["attempt"] <= number:
+            return
+        log = Log(log.job_id, number + 1, path_of(queue, log.job_id, number + 1, stderr=stderr))
+        start = 0
+
+
+def await_start(queue: Queue, words: Sequence[str]) -> None:
+    """Wait until the job runs, or has ended without."""
+    news = _News(queue, _one(queue, words)["id"])
+    while not news.row["attempt"] and news.row["state"] not in ENDED:
+        time.sleep(POLL_S)
+        news.look()
+
+
+class _News:
+    """The job's row, read again only when somebody has committed."""
+
+    def __init__(self, queue: Queue, job_id: int) -> None:
+        self._queue = queue
+        self._job_id = job_id
+        self._changes: int | None = None
+        self.row: Row = {}
+        self.look()
+
+    def look(self) -> Row:
+        changes = self._queue.session.changes()
+        if changes != self._changes:
+            self.row = _row(self._queue, self._job_id)
+            self._changes = changes
+        return self.row
+
+    def is_over(self, attempt: int) -> bool:
+        """Whether nothing more will be written by this attempt."""
+        row = self.look()
+        return row["attempt"] > attempt or row["state"] != "running"
+
+
+def _one(queue: Queue, words: Sequence[str]) -> Row:
+    if not words:
+        raise Usage("of which job?", hint="trainq logs ID")
+    with queue.session.reading() as tx:
+        found = select(tx, words, EVERYTHING, queue.actor.user_id, past=True)
+    if len(found.ids) != 1 or found.unknown:
+        raise Usage(f"one job's log at a time, and {len(found.ids)} are named", hint="trainq logs ID")
+    return _row(queue, found.ids[0])
+
+
+def _row(queue: Queue, job_id: int) -> Row:
+    with queue.session.reading() as tx:
+        rows = reads.jobs(tx, [job_id]) or reads.past(tx, [job_id])
+    if not rows:
+        raise NotFound(f"no such job: {job_id}; it was deleted while we looked")
+    return rows[0]
+
+
+def _gone(queue: Queue, row: Row, attempt: int, *, stderr: bool) -> NotFound:
+    job_id = row["id"]
+    if stderr and os.path.exists(queue.paths.log(job_id, attempt)):
+        return NotFound(f"job {job_id} has no stderr of its own", hint=f"trainq logs {job_id}")
+    return NotFound(f"the log of job {job_id}, attempt {attempt}, is deleted", hint=f"trainq history {job_id}")

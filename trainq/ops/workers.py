@@ -1,0 +1,61 @@
+"""Who is alive: the rows of workers, and what each holds.
+
+`silent` is no heartbeat for half of zombie-after, `gone` for all of it, or a good-bye. These words are for people;
+nothing expires by them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.units import rfc3339
+from trainq.store import workers
+
+if TYPE_CHECKING:
+    from trainq.ops.queue import Queue
+    from trainq.store.session import Transaction
+
+
+class Crew(NamedTuple):
+    """The workers as documents, how long ago each was heard (seconds)."""
+
+    items: list[dict[str, Any]]
+    ages_s: list[float]
+
+
+def crew(queue: Queue, *, all_: bool = False) -> Crew:
+    """Workers that have not said good-bye, newest first; with `all_` those that have, too."""
+    zombie_after = queue.settings.times.zombie_after
+    with queue.session.reading() as tx:
+        rows = [row for row in workers.everyone(tx) if all_ or row["ended_at"] is None]
+        ages = [tx.now - row["heartbeat_at"] for row in rows]
+        return Crew([_document(tx, row, zombie_after) for row in rows], ages)
+
+
+def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any]:
+    queues = json.loads(row["queues"])
+    return {
+        "name": row["name"],
+        "id": row["id"],
+        "host": row["host"],
+        "pid": row["pid"],
+        "user_id": row["user_id"],
+        "state": state_of(row, tx.now, zombie_after_s),
+        "reason": None,
+        "slots": row["slots"],
+        "gpus": [],
+        "queues": queues,
+        "jobs": workers.jobs_of(tx, row["id"]),
+        "started_at": rfc3339(row["started_at"]),
+        "heartbeat_at": rfc3339(row["heartbeat_at"]),
+        "version": row["version"],
+    }
+
+
+def state_of(row: Any, now: float, zombie_after_s: float) -> str:
+    """The word for how alive it is."""
+    age = now - row["heartbeat_at"]
+    if row["ended_at"] is not None or age > zombie_after_s:
+        return "gone"
+    return "silent" if age > zombie_after_s / 2 else str(row["state"])
