@@ -121,6 +121,16 @@ def init(root: str) -> Made:
     return Made(paths.root, "local", create(paths.database))
 
 
+def require_directories(queue: Queue) -> None:
+    """Every directory of the root is there and can be written. Raises Unwritable naming the first that is not."""
+    for path in queue.paths.directories():
+        name = files.printable(path)
+        if not os.path.isdir(path):
+            raise Unwritable(f"{name}: this directory of the queue is missing", hint=init_line(queue.paths.root))
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise Unwritable(f"{name}: this directory of the queue cannot be written", hint=f"chmod u+rwx {name}")
+
+
 def init_line(root: str) -> str:
     """The command that makes a queue there."""
     import shlex

@@ -19,6 +19,7 @@ from trainq.domain.job import RETRY_ON, DataSet, NewJob, Submission
 from trainq.domain.keys import expand_key, model_key
 from trainq.domain.types import find_type
 from trainq.ops.change import Change
+from trainq.ops.queue import require_directories
 from trainq.store import jobs
 from trainq.store.session import Unsure
 
@@ -71,6 +72,7 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
     Raises what the checks raise (exit 2), Duplicate (8), LimitReached (9), and the errors of storage (6).
     """
     _require_proc()
+    require_directories(queue)
     shared = _share(queue)
     found = [_reusable(queue, request, shared) if request.values.get("reuse") else None for request in requests]
     ready = [_prepare(request, shared) for request, change in zip(requests, found, strict=True) if change is None]

@@ -6,6 +6,7 @@ was changed. Who calls is `worker/` for the claim's side and `ops/` for the peop
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -160,11 +161,11 @@ def has_ended(tx: Transaction, claim: Claim) -> bool:
 
 def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str]) -> Claimed | None:
     """Claim the oldest of the highest priority in these queues, or None when nothing waits there."""
-    heads = [row for queue in queues for row in tx.named("first_ready", queue=queue)]
-    if not heads:
+    queue = queues[0] if len(queues) == 1 else _first_queue(tx, queues)
+    rows = tx.named("claim", queue=queue, worker_id=worker_id, worker=worker, host=host) if queue else ()
+    if not rows:
         return None
-    head = min(heads, key=lambda row: (-row["priority"], row["id"]))
-    row = tx.named("claim", id=head["id"], worker_id=worker_id, worker=worker, host=host)[0]
+    row = rows[0]
     common = tx.one(
         "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
         " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
@@ -176,10 +177,22 @@ def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Seque
         uid=f"{common['uid']}.{row['id'] - common['first_id']}",
         row=row,
         spec=json.loads(common["spec"]),
-        environ=json.loads(common["doc"]),
+        environ=_parsed(common["doc"]),
         umask=common["umask"],
         data=data_of(tx, row["id"]) if common["has_data"] else (),
     )
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(doc: str) -> Mapping[str, Any]:
+    """The environment of a submit call; its jobs share it, so nobody changes it."""
+    return json.loads(doc)  # type: ignore[no-any-return]
+
+
+def _first_queue(tx: Transaction, queues: Sequence[str]) -> str | None:
+    """The queue whose head comes first: highest priority, then oldest."""
+    heads = [(-row["priority"], row["id"], queue) for queue in queues for row in tx.named("first_ready", queue=queue)]
+    return min(heads)[2] if heads else None
 
 
 def data_of(tx: Transaction, job_id: int) -> tuple[DataSet, ...]:

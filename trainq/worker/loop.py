@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base import clock, hosts
-from trainq.base.errors import TrainqError
+from trainq.base.errors import NotPossible, TrainqError
+from trainq.ops.queue import require_directories
 from trainq.store import jobs, workers
 from trainq.store.session import Unsure
 from trainq.version import __version__
@@ -89,6 +90,7 @@ class Worker:
         self.times = queue.settings.times
         self.session = queue.session
         self.host = hosts.hostname()
+        self.identity = hosts.identity()
         self.name = options.name or f"{self.host}-{os.getpid()}"
         self.slots: list[Slot] = []
         self.report = Report(self.name, [], 0)
@@ -124,9 +126,11 @@ class Worker:
         return self.report._replace(lost_claims=self._lost_claims)
 
     def _open(self) -> None:
+        require_directories(self.queue)
+        self._name_lock = self._take_name() if self.options.name else None
         with self.session.writing() as tx:
             self._id = workers.join(
-                tx, name=self.name, host=self.host, identity=hosts.identity(), pid=os.getpid(),
+                tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
                 pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
                 slots=self.options.slots, queues=self.options.queues,
             )  # fmt: skip
@@ -142,6 +146,17 @@ class Worker:
         )
         self._beat_at = clock.boot_s() + self.times.heartbeat
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
+
+    def _take_name(self) -> Any:
+        """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.queue.paths.worker_lock(self.name), timeout=0, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise NotPossible(f"a worker named {self.name} is at work already", hint="trainq workers") from error
+        return lock
 
     def _close(self) -> None:
         for slot in self.slots:
@@ -160,6 +175,8 @@ class Worker:
         self._selector.close()
         os.close(self._ear)
         os.close(self._mouth)
+        if self._name_lock is not None:
+            self._name_lock.release()
         self._say("ended", jobs=len(self.report.jobs), lost_claims=self._lost_claims)
 
     def _is_finished(self) -> bool:
@@ -319,7 +336,7 @@ class Worker:
         options = self.options
         may = len(self.slots) if options.max_jobs is None else options.max_jobs - self._claims
         return turn.Wanted(
-            worker_id=self._id, name=self.name, host=self.host, observer=hosts.identity(), queues=options.queues,
+            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=0 if self._stopping or not self._has_wishes() else may, beats=beats, adrift=self._adrift,
             zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
