@@ -103,7 +103,7 @@ def seconds(work: Callable[[], object]) -> float:
 def command(argv: list[str], env: dict[str, str] | None = None) -> float:
     """Wall seconds of a whole process, its output into a pipe."""
     start = time.perf_counter()
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, check=False)
+    done = subprocess.run(argv, capture_output=True, env=env, check=False)
     took = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(f"{argv} failed: {done.stderr.decode()}")

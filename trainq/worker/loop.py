@@ -7,10 +7,10 @@ again: a turn that failed has changed nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
@@ -23,10 +23,13 @@ from trainq.version import __version__
 from trainq.worker import turn
 from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
+from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from filelock import BaseFileLock
 
     from trainq.artifacts.paths import Paths
     from trainq.domain.job import Claimed
@@ -98,10 +101,6 @@ class Worker:
         self._claims = 0
         self._lost_claims = 0
         self._stopping = 0
-        self._selector = selectors.DefaultSelector()
-        self._back: deque[Callable[[], None]] = deque()
-        self._pool: Any = None
-        self._slow_jobs = 0
         self._beat_at = self._poll_at = self._retry_at = 0.0  # boot clock
         self._due_at: float | None = None  # backend's clock
         self._seen: tuple[bytes, int] = (b"", -1)
@@ -113,41 +112,48 @@ class Worker:
 
     def run(self) -> Report:
         """Work until told to end. Raises what makes a worker impossible: no queue, no keepers."""
-        self._open()
-        try:
+        with contextlib.ExitStack() as opened:
+            self._open(opened)
             while not self._is_finished():
                 for key, _ in self._selector.select(self._patience_s()):
                     key.data()
                 self._look()
                 if self._is_turn():
                     self._turn()
-        finally:
-            self._close()
+        self._say("ended", jobs=len(self.report.jobs), lost_claims=self._lost_claims)
         return self.report._replace(lost_claims=self._lost_claims)
 
-    def _open(self) -> None:
+    def _open(self, opened: contextlib.ExitStack) -> None:
+        """Open everything; `opened` closes it in the reverse order, jobs first, also when this fails half-way."""
         require_directories(self.queue)
-        self._name_lock = self._take_name() if self.options.name else None
+        if self.options.name:
+            opened.callback(self._take_name().release)
+        opened.callback(self.session.close)
         with self.session.writing() as tx:
             self._id = workers.join(
                 tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
                 pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
                 slots=self.options.slots, queues=self.options.queues,
             )  # fmt: skip
-        self._ear, self._mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._selector.register(self._ear, selectors.EVENT_READ, self._hear)
-        self._old_handlers = _listen(self._mouth)
+        opened.callback(self._leave)
+        self._inbox = Inbox(max(2, self.options.slots))
+        opened.callback(self._inbox.close)
+        self._selector = opened.enter_context(selectors.DefaultSelector())
+        self._selector.register(self._inbox, selectors.EVENT_READ, self._hear)
+        self._channel = Channel(self._selector, self._said)
+        opened.callback(self._channel.close)
+        watch = wake.Watch(self.queue.paths.bell, self._inbox.nudge)
+        opened.callback(watch.close)
+        self._place = Place(
+            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models, self._inbox.slow
+        )  # fmt: skip
+        opened.callback(self._close_keepers)
         for keeper in open_keepers(self.options.slots) if self.options.slots else ():
             self._add(Slot(keeper))
-        self._channel = Channel(self._selector, self._said)
-        self._watch = wake.Watch(self.queue.paths.bell, self._nudge)
-        self._place = Place(
-            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models, self._slow
-        )
         self._beat_at = clock.boot_s() + self.times.heartbeat
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
 
-    def _take_name(self) -> Any:
+    def _take_name(self) -> BaseFileLock:
         """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
         from filelock import FileLock, Timeout
 
@@ -158,29 +164,19 @@ class Worker:
             raise NotPossible(f"a worker named {self.name} is at work already", hint="trainq workers") from error
         return lock
 
-    def _close(self) -> None:
+    def _close_keepers(self) -> None:
         for slot in self.slots:
             slot.keeper.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-        self._watch.close()
-        self._channel.close()
+
+    def _leave(self) -> None:
         try:
             with self.session.writing() as tx:
                 workers.leave(tx, self._id)
         except TrainqError as error:
             self._complain(error)  # it will be seen as gone in its time
-        self.session.close()
-        _unlisten(self._old_handlers)
-        self._selector.close()
-        os.close(self._ear)
-        os.close(self._mouth)
-        if self._name_lock is not None:
-            self._name_lock.release()
-        self._say("ended", jobs=len(self.report.jobs), lost_claims=self._lost_claims)
 
     def _is_finished(self) -> bool:
-        if self._attempts() or self._slow_jobs or self._adrift:
+        if self._attempts() or self._inbox.slow_jobs or self._adrift:
             return False
         if self._stopping or not self._has_wishes():
             return True
@@ -277,21 +273,11 @@ class Worker:
             self._beat_at = 0.0
 
     def _hear(self) -> None:
-        """The pipe: a nudge is a NUL, a signal its number."""
-        for number in os.read(self._ear, 4096):
-            if number == 0:
-                self._poll_at = 0.0
-            elif number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._on_signal(number)
-        while self._back:
-            self._back.popleft()()
-
-    def _nudge(self) -> None:
-        """From any thread: wake the loop."""
-        try:
-            os.write(self._mouth, b"\0")
-        except OSError:
-            pass  # full of nudges, or closed at the very end
+        news = self._inbox.read()
+        if news.nudged:
+            self._poll_at = 0.0
+        for number in news.signals:
+            self._on_signal(number)
 
     # signals ---------------------------------------------------------------------------------------------------
 
@@ -371,7 +357,7 @@ class Worker:
     def _clean(self, attempt: Attempt) -> None:
         work = attempt.clean()
         if work is not None:
-            self._slow(work, self._cleaned)
+            self._inbox.slow(work, self._cleaned)
 
     def _cleaned(self, error: BaseException | None) -> None:
         if error is not None:
@@ -428,24 +414,6 @@ class Worker:
             if one.uid == uid and one.claim.attempt == attempt and one.outcome is None:
                 one.said(message)
 
-    def _slow(self, work: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
-        """Run slow work in the pool; `then` is called in this thread, with the error if there was one."""
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(max_workers=max(2, len(self.slots)))
-        self._slow_jobs += 1
-
-        def done(future: Any) -> None:
-            self._back.append(lambda: finish(future.exception()))
-            self._nudge()
-
-        def finish(error: BaseException | None) -> None:
-            self._slow_jobs -= 1
-            then(error)
-
-        self._pool.submit(work).add_done_callback(done)
-
     # words -----------------------------------------------------------------------------------------------------
 
     def _say(self, kind: str, **facts: Any) -> None:
@@ -456,24 +424,3 @@ class Worker:
         if error.message != self._complained:
             self._complained = error.message
             self._say("trouble", message=error.message, hint=error.hint)
-
-
-def _listen(pipe: int) -> list[tuple[int, Any]]:
-    """Let signals come through the pipe; one that was ignored at the start (nohup) stays ignored."""
-    old: list[tuple[int, Any]] = [(-1, signal.set_wakeup_fd(pipe, warn_on_full_buffer=False))]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            old.append((number, signal.signal(number, _heard)))
-    return old
-
-
-def _heard(_number: int, _frame: Any) -> None:
-    """The number is in the pipe already."""
-
-
-def _unlisten(old: list[tuple[int, Any]]) -> None:
-    for number, handler in old:
-        if number == -1:
-            signal.set_wakeup_fd(handler)
-        else:
-            signal.signal(number, handler)
