@@ -17,12 +17,14 @@ SELECT id, priority FROM job INDEXED BY job_ready WHERE state = 'pending' AND qu
 ORDER BY priority DESC, id LIMIT 1
 
 -- name: claim
--- The claim itself: whatever the last attempt left in the row is wiped, the attempt's number only grows.
+-- The claim itself takes the head of one queue; whatever the last attempt left in the row is wiped, and the attempt's
+-- number only grows.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
   changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
   ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL
-WHERE id = :id AND state = 'pending'
+WHERE id = (SELECT id FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+  ORDER BY priority DESC, id LIMIT 1)
 RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
   grace_s
 
