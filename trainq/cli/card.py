@@ -28,7 +28,9 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
     yield lines_of([*_what(job), *_how(job, row, now), *_made(job)])
     if job["attempts"]:
         yield "attempts"
-        yield Table(("n", "state", "reason", "worker", "exit", "signal", "error"), [_attempt(item) for item in job["attempts"]])
+        yield Table(
+            ("n", "state", "reason", "worker", "exit", "signal", "error"), [_attempt(item) for item in job["attempts"]]
+        )
     if "env" in job:
         yield "environment"
         yield lines_of([(name, value or " ") for name, value in sorted(job["env"].items())])
@@ -41,7 +43,9 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
 
 def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
     command = job["command"]
-    data = [f"{item['name'] or 'data'}: {show_size(item['size'])} {item['sha256'][:12]}" for item in job["data"]["sets"]]
+    data = [
+        f"{item['name'] or 'data'}: {show_size(item['size'])} {item['sha256'][:12]}" for item in job["data"]["sets"]
+    ]
     return [
         ("job", str(job["id"])),
         ("name", job["name"]),

@@ -94,7 +94,10 @@ def _info(row: Row, now: float) -> str:
 
 
 CELLS: dict[str, Callable[[Any, float], str]] = {
-    **{name: _plain(name) for name in ("id", "name", "state", "reason", "side", "stage", "queue", "user", "type", "key")},
+    **{
+        name: _plain(name)
+        for name in ("id", "name", "state", "reason", "side", "stage", "queue", "user", "type", "key")
+    },
     **{name: _plain(name) for name in ("priority", "attempt", "worker", "host", "pid", "fingerprint", "exit_code")},
     "tags": _tags,
     "submitted": _time("submitted_at"),

@@ -105,4 +105,3 @@ def from_function(function: Callable[..., Any], cls: Any = None) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(cls=cls, context_settings=CONTEXT)(function)
     return make(app)
-

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from trainq.ops.complete import Word
 
 FILES = ("FILE", "DIR")
-BY_NAME = {"queue": "queue", "type": "type", "type_": "type", "key": "key", "model": "model", "user": "user", "state": "state"}
+BY_NAME = {
+    "queue": "queue",
+    "type": "type",
+    "type_": "type",
+    "key": "key",
+    "model": "model",
+    "user": "user",
+    "state": "state",
+}
 BY_METAVAR = {"SEL": "selector", "TYPE": "type", "MODEL": "model", "QUEUE": "queue"}
 
 
-class _Files(Exception):  # noqa: N818  # an answer
+class _Files(Exception):  # an answer
     """File names can stand here."""
 
 

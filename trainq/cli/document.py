@@ -9,7 +9,7 @@ from trainq.base import clock
 from trainq.base.units import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SCHEMA = "trainq/1"
 
@@ -39,7 +39,7 @@ def _clean(value: Any) -> Any:
         return _clean_object(value)
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
-    if isinstance(value, float) and not value - value == 0:
+    if isinstance(value, float) and value - value != 0:
         return None
     return _shown(value) if isinstance(value, str) else value
 
@@ -52,10 +52,14 @@ def _clean_object(value: dict[str, Any]) -> dict[str, Any]:
         clean[name] = _clean(item)
         if isinstance(item, str) and _shown(item) != item:
             twins[f"{name}_b64"] = _base64(item)
-        elif isinstance(item, (list, tuple)) and item and all(isinstance(word, str) for word in item):
-            if any(_shown(word) != word for word in item):
-                twins[f"{name}_b64"] = [_base64(word) for word in item]
+        elif isinstance(item, (list, tuple)) and _has_bytes(item):
+            twins[f"{name}_b64"] = [_base64(word) for word in item]
     return clean | twins
+
+
+def _has_bytes(words: Sequence[Any]) -> bool:
+    """Whether these are texts, and one of them is not UTF-8."""
+    return all(isinstance(word, str) for word in words) and any(_shown(word) != word for word in words)
 
 
 def _shown(text: str) -> str:

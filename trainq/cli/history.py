@@ -48,7 +48,14 @@ def _table(found: History) -> Iterator[str | Table]:
     for row in found.rows:
         where = f"{row['worker']}@{row['host']}" if row["worker"] else row["by"]
         what = (row["error"] or row["message"] or _end(row)).strip().partition("\n")[0]
-        values = (row["job_id"], local_short(row["at"], found.now), row["state"], row["reason"], row["attempt"] or None, where)
+        values = (
+            row["job_id"],
+            local_short(row["at"], found.now),
+            row["state"],
+            row["reason"],
+            row["attempt"] or None,
+            where,
+        )
         rows.append(["" if value is None else str(value) for value in (*values, what)])
     yield Table(("job", "at", "state", "reason", "attempt", "by", "what"), rows)
 

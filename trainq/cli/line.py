@@ -87,9 +87,7 @@ def _flag(*names: str, help: str, is_eager: bool = False) -> TyperOption:  # noq
 
 
 def _value(name: str, metavar: str, help: str) -> TyperOption:  # noqa: A002  # typer's word
-    return TyperOption(
-        param_decls=[name], type=str, metavar=metavar, expose_value=False, callback=_take, help=help
-    )
+    return TyperOption(param_decls=[name], type=str, metavar=metavar, expose_value=False, callback=_take, help=help)
 
 
 def global_options() -> list[TyperOption]:

@@ -25,11 +25,11 @@ STATE_COLORS = {
 }  # fmt: skip
 
 
-class ClosedPipe(Exception):  # noqa: N818  # the reader has seen enough: no fault
+class ClosedPipe(Exception):  # the reader has seen enough: no fault
     """Nobody reads stdout any more."""
 
 
-class WriteFailed(Exception):  # noqa: N818  # told apart from the errors of the queue
+class WriteFailed(Exception):  # told apart from the errors of the queue
     """stdout could not be written."""
 
 
@@ -101,7 +101,9 @@ def _rich_table(table: Table) -> Any:
     for place, name in enumerate(table.columns or [""] * len(table.rows[0] if table.rows else ())):
         style = "bold" if not table.columns and place == 0 else ""
         last = place == len(table.columns) - 1
-        grid.add_column(name, style=style, overflow="ellipsis" if last else "fold", no_wrap=last and bool(table.columns))
+        grid.add_column(
+            name, style=style, overflow="ellipsis" if last else "fold", no_wrap=last and bool(table.columns)
+        )
     for row in table.rows:
         grid.add_row(*(Text(cell(word), style=STATE_COLORS.get(word, "")) for word in row))
     return grid
@@ -141,16 +143,26 @@ def _out(act: Any) -> None:
 
 
 def note(text: str) -> None:
+    """One line on stderr that says who speaks."""
+    say(f"trainq: {text}")
+
+
+def say(text: str) -> None:
     """One line on stderr."""
     if sys.stderr is None:
         return
     try:
-        sys.stderr.write(f"trainq: {printable(text)}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
     except OSError:
         pass  # nobody listens there; the answer and the exit status stand
 
 
 def lines_of(rows: Sequence[tuple[str, str | None]]) -> Table:
-    """Labels and values, those without a value left out."""
-    return Table((), [(label, value) for label, value in rows if value])
+    """Labels and values, a value of several lines as several rows; those without a value left out."""
+    cells: list[tuple[str, str]] = []
+    for label, value in rows:
+        if value:
+            first, *more = value.rstrip("\n").split("\n")
+            cells += [(label, first), *((" ", text) for text in more)]
+    return Table((), cells)

@@ -44,7 +44,7 @@ def report(error: BaseException, line: Line) -> int:
         return problem.code
     printer.note(problem.message)
     if problem.hint:
-        _hint(problem.hint)
+        printer.say(f"hint: {problem.hint}")
     return problem.code
 
 
@@ -74,13 +74,3 @@ def _help(line: Line) -> str:
 def _own_words(text: str) -> str:
     text = text.strip().rstrip(".")
     return text[:1].lower() + text[1:]
-
-
-def _hint(text: str) -> None:
-    if sys.stderr is None:
-        return
-    try:
-        sys.stderr.write(f"hint: {printable(text)}\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody listens there; the exit status tells

@@ -145,7 +145,9 @@ def _workers(queue: Queue) -> Iterator[Check]:
     words = [item["state"] for item in crew(queue).items]
     alive = [word for word in words if word != "gone"]
     silent = words.count("silent")
-    yield Check("workers", "warning" if silent else "ok", f"{len(alive)} alive" + (f", {silent} silent" if silent else ""))
+    yield Check(
+        "workers", "warning" if silent else "ok", f"{len(alive)} alive" + (f", {silent} silent" if silent else "")
+    )
 
 
 _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {

@@ -92,6 +92,11 @@ def await_start(queue: Queue, words: Sequence[str]) -> None:
         news.look()
 
 
+def has_run(queue: Queue, words: Sequence[str]) -> bool:
+    """Whether the job that is meant was ever started."""
+    return bool(_one(queue, words)["attempt"])
+
+
 class _News:
     """The job's row, read again only when somebody has committed."""
 
@@ -112,7 +117,7 @@ class _News:
     def is_over(self, attempt: int) -> bool:
         """Whether nothing more will be written by this attempt."""
         row = self.look()
-        return row["attempt"] > attempt or row["state"] != "running"
+        return bool(row["attempt"] > attempt or row["state"] != "running")
 
 
 def _one(queue: Queue, words: Sequence[str]) -> Row:

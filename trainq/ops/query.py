@@ -77,6 +77,12 @@ def chosen(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, fu
         return _listing(tx, queue, shown, len(shown), full=full or found.one, unknown=unknown, one=found.one)
 
 
+def these(queue: Queue, rows: list[Row], *, full: bool) -> Listing:
+    """The jobs of rows that were read already."""
+    with queue.session.reading() as tx:
+        return _listing(tx, queue, rows, len(rows), full=full)
+
+
 def summary(queue: Queue) -> dict[str, Any]:
     """Counts by state, in all and by queue; the same time for any number of jobs."""
     with queue.session.reading() as tx:

@@ -29,9 +29,7 @@ class Selected(NamedTuple):
     one: bool
 
 
-def select(
-    tx: Transaction, words: Sequence[str], which: Filter, user_id: int, *, past: bool = False
-) -> Selected:
+def select(tx: Transaction, words: Sequence[str], which: Filter, user_id: int, *, past: bool = False) -> Selected:
     """The jobs that the words name, cut to the filter; without words, those that fit the filter.
 
     `past`: pruned jobs count too. Raises NotFound when the only word finds nothing, BadValue for a broken one.
@@ -60,9 +58,7 @@ def _is_one(selector: Selector, ids: list[int]) -> bool:
     return isinstance(selector, Last) and len(ids) == 1
 
 
-def _find(
-    tx: Transaction, selector: Selector, word: str, user_id: int, *, past: bool
-) -> tuple[list[int], list[str]]:
+def _find(tx: Transaction, selector: Selector, word: str, user_id: int, *, past: bool) -> tuple[list[int], list[str]]:
     if isinstance(selector, Ids):
         return _of_ranges(tx, selector, past=past)
     found: list[int] = []

@@ -212,7 +212,8 @@ def integrity(tx: Transaction) -> list[str]:
 
 
 def _where(which: Filter) -> tuple[str, list[Any]]:
-    parts, values = ["1"], []
+    parts = ["1"]
+    values: list[Any] = []
     if which.state:
         parts.append(f"j.state IN ({_spelled(which.state)})")
     for column, words in (("queue", which.queue), ("user", which.user), ("type", which.type)):

@@ -1,0 +1,260 @@
+"""`trainq submit`: put a job in, or many. Its options are the rows of `domain/request.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperArgument, TyperCommand, TyperOption
+
+from trainq.base.errors import BadValue, Usage
+from trainq.cli.answer import Answer, Silence
+from trainq.cli.changes import item_of
+from trainq.cli.commands import CONTEXT
+from trainq.cli.line import line_of
+from trainq.domain.params import split_assignment
+from trainq.domain.request import FIELDS, Request, argv_of, from_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainq.cli.line import Line
+    from trainq.domain.request import Field
+    from trainq.ops.queue import Queue
+    from trainq.ops.submit import Submitted
+
+HELP = """Put a job in and print its id.
+
+\b
+trainq submit TYPE [--param K=V]... [--data FILE]...   a model type of trainq.toml
+trainq submit [OPTIONS] -- COMMAND...                  any command
+trainq submit --from FILE.jsonl                        many jobs, all or none
+"""
+EXTRAS = ("param", "from_", "shell", "wait", "follow", "exit_code")
+
+
+class Submit(TyperCommand):
+    """Keeps what stands after `--` apart: it is the job's, byte for byte."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before `--`."""
+        place = _tail_at(self, args)
+        if place is not None:
+            line_of(ctx).tail = tuple(args[place + 1 :])
+            args = args[:place]
+        return list(super().parse_args(ctx, args))
+
+
+def build() -> Submit:
+    """The command with an option for each field that may be asked for."""
+    return Submit(
+        name="submit",
+        help=HELP,
+        callback=run,
+        context_settings=CONTEXT,
+        rich_markup_mode=None,
+        params=[
+            TyperArgument(param_decls=["words"], nargs=-1, metavar="[TYPE]", type=str),
+            _option(
+                "param", ("--param",), "K=V", "a parameter: one value, commas included; may be repeated", many=True
+            ),
+            _option(
+                "from_", ("--from",), "FILE", "a JSON object a line, with these options' names in snake_case; -: stdin"
+            ),
+            _option("shell", ("--shell",), "LINE", "run this line with sh"),
+            *(_of_field(field) for field in FIELDS),
+            _option("wait", ("--wait",), "", "wait until it has ended; exits 0 if it is done, else 1", flag=True),
+            _option("follow", ("--follow", "-f"), "", "show its log and wait until it has ended", flag=True),
+            _option("exit_code", ("--exit-code",), "any|job", "with --wait or -f: job gives the job's own exit status"),
+        ],
+    )
+
+
+def _of_field(field: Field) -> TyperOption:
+    return _option(field.name, field.flags, field.metavar, field.help, many=field.many, flag=field.flag)
+
+
+def _option(
+    name: str, flags: tuple[str, ...], metavar: str, text: str, *, many: bool = False, flag: bool = False
+) -> TyperOption:
+    if flag:
+        return TyperOption(param_decls=[name, *flags], is_flag=True, default=False, help=text)
+    return TyperOption(param_decls=[name, *flags], type=str, metavar=metavar, multiple=many, help=text)
+
+
+def _tail_at(command: TyperCommand, args: list[str]) -> int | None:
+    """Where the `--` is that ends the options: not one that is the value of an option."""
+    takes_value = {name for param in command.params if not getattr(param, "is_flag", True) for name in param.opts}
+    place = 0
+    while place < len(args):
+        if args[place] == "--":
+            return place
+        place += 2 if args[place] in takes_value else 1
+    return None
+
+
+def run(**given: Any) -> Any:
+    """Read the words, submit, and wait if that was asked for."""
+    line = line_of(_context())
+    extras = {name: given.pop(name) for name in EXTRAS}
+    words = given.pop("words") or ()
+    if extras["follow"] and line.json:
+        raise Usage("submit -f shows a log and has no --json", hint="trainq submit --wait --json …")
+    if extras["exit_code"] not in (None, "any", "job"):
+        raise BadValue(f"--exit-code: any or job was expected, not {extras['exit_code']!r}")
+    queue = line.open_queue()
+    if extras["from_"] is None:
+        requests = [_request(queue, line, words, extras, _read(given))]
+    else:
+        if words or line.tail or extras["shell"] or extras["param"] or any(given.values()):
+            raise Usage("--from names everything itself: no type, command or option of a job beside it")
+        requests = _lines(extras["from_"])
+    from trainq.ops.submit import submit
+
+    done = submit(queue, requests)
+    return _answer(queue, line, done, extras)
+
+
+def _context() -> Any:
+    from typer.main import get_current_context
+
+    return get_current_context()
+
+
+def _read(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields that were given, read by their rows. Raises BadValue naming the option."""
+    values: dict[str, Any] = {}
+    for field in FIELDS:
+        raw = given[field.name]
+        if raw is None or raw is False or raw == () or raw == []:
+            continue
+        try:
+            if not field.many:
+                values[field.name] = field.read(raw) if not field.flag else True
+                continue
+            found = tuple(field.read(text) for text in raw)
+        except BadValue as error:
+            raise BadValue(f"{field.flags[0]}: {error.message}", hint=error.hint) from None
+        values[field.name] = dict(found) if isinstance(found[0], tuple) else found
+    return values
+
+
+def _request(
+    queue: Queue, line: Line, words: tuple[str, ...], extras: dict[str, Any], values: dict[str, Any]
+) -> Request:
+    try:
+        params = dict(split_assignment(text) for text in extras["param"] or ())
+    except BadValue as error:
+        raise BadValue(f"--param: {error.message}") from None
+    if words:
+        _refuse_command(queue, words)
+    if line.tail == ():
+        raise Usage("nothing after --: which command?", hint="trainq submit -- python train.py")
+    argv = argv_of(line.tail) if line.tail is not None else None
+    if not words and argv is None and extras["shell"] is None:
+        raise Usage("what to run?", hint="trainq submit TYPE, or trainq submit -- COMMAND")
+    return Request(values, words[0] if words else None, params or None, argv, extras["shell"])
+
+
+def _refuse_command(queue: Queue, words: tuple[str, ...]) -> None:
+    """A command without `--` is refused with the right line, before it is taken for a type."""
+    import shlex
+
+    if len(words) == 1 and (words[0] in queue.settings.type_tables or not _is_program(words[0])):
+        return
+    program = ("python", *words) if words[0].endswith(".py") and not os.access(words[0], os.X_OK) else words
+    raise Usage(
+        f"a command stands after --: {words[0]!r} is not a type", hint=f"trainq submit -- {shlex.join(program)}"
+    )
+
+
+def _is_program(word: str) -> bool:
+    import shutil
+
+    return "/" in word or word.endswith((".py", ".sh")) or os.path.exists(word) or shutil.which(word) is not None
+
+
+def _lines(path: str) -> list[Request]:
+    """The requests of a file of JSON objects. Raises BadValue naming the line."""
+    import sys
+
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+    except OSError as error:
+        raise BadValue(f"--from {path}: {(error.strerror or 'cannot be read').lower()}") from None
+    requests = list(_read_lines(data, "standard input" if path == "-" else path))
+    if not requests:
+        raise BadValue(f"--from {path}: no job in it")
+    return requests
+
+
+def _read_lines(data: bytes, name: str) -> Iterator[Request]:
+    for number, raw in enumerate(data.split(b"\n"), 1):
+        if not raw.strip():
+            continue
+        try:
+            yield from_line(json.loads(raw))
+        except BadValue as error:
+            raise BadValue(f"{name}, line {number}: {error.message}") from None
+        except (ValueError, RecursionError) as error:
+            said = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).partition("\n")[0]
+            raise BadValue(f"{name}, line {number}: not JSON: {said}") from None
+
+
+def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any]) -> Any:
+    notes = []
+    if done.left_out:
+        notes.append(f"left out of the job's environment: {', '.join(done.left_out)}; --env-keep NAME keeps one")
+    for change in done.changes:
+        if change.result == "duplicate":
+            notes.append(f"job {change.id} is already waiting or running")
+        elif change.result == "reused":
+            model = (change.facts or {})["model"]
+            notes.append(f"trained before: {model['key']}@{model['version']}, {model['path']}")
+    ids = [change.id for change in done.changes]
+    items = [item_of(change) for change in done.changes]
+    answer = Answer("changes", {"items": items}, lambda: ["\n".join(map(str, ids))], ids, notes=notes)
+    if extras["wait"] or extras["follow"]:
+        return _await(queue, line, answer, extras)
+    return answer
+
+
+def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> Any:
+    """Follow or wait; the answer once the jobs have ended, with how they ended."""
+    from trainq.cli import printer
+    from trainq.cli.wait import verdict
+    from trainq.ops import logs, query
+    from trainq.ops.wait import wait
+    from trainq.ops.workers import crew
+
+    words = [str(number) for number in answer.ids]
+    own = extras["exit_code"] == "job"
+    if own and len(words) > 1:
+        raise Usage("--exit-code job is for one job")
+    if not line.quiet and not any(worker["state"] != "gone" for worker in crew(queue).items):
+        printer.note("no worker is alive; start one with: trainq worker")
+    if extras["follow"]:
+        from trainq.cli.logs import show
+
+        if len(words) > 1:
+            raise Usage("-f follows one job")
+        for text in (*answer.notes, f"job {words[0]}"):
+            if not line.quiet:
+                printer.note(text)
+        logs.await_start(queue, words)
+        if logs.has_run(queue, words):
+            show(logs.follow(queue, logs.find(queue, words)), logs.find(queue, words))
+        return Silence(verdict(wait(queue, words).rows, own=own))
+    if not line.json:
+        printer.show(answer, line)
+        return Silence(verdict(wait(queue, words).rows, own=own))
+    rows = wait(queue, words).rows
+    jobs = {job["id"]: job for job in query.chosen(queue, words, full=True).jobs}
+    for item in answer.doc["items"]:
+        item["job"] = jobs.get(item["id"])
+    return answer._replace(exit=verdict(rows, own=own))

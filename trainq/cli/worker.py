@@ -1,0 +1,142 @@
+"""`trainq worker`: run jobs here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainq.base.errors import BadValue, UnknownQueue, Usage
+from trainq.cli.answer import Answer, Silence
+from trainq.cli.line import Line, line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainq.base.settings import Settings
+    from trainq.worker.loop import Report
+
+
+def run(
+    ctx: typer.Context,
+    slots: Annotated[str | None, typer.Option("--slots", metavar="N", help="jobs at once; 0: only answer and care")] = None,
+    queues: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="only of this queue; may be repeated")] = None,
+    once: Annotated[bool, typer.Option("--once", help="at most one job")] = False,
+    until: Annotated[str | None, typer.Option("--until", metavar="idle|empty|TIME", help="end when nothing is to do (idle), when nothing waits at all (empty), or then")] = None,
+    max_jobs: Annotated[int | None, typer.Option("--max-jobs", metavar="N", help="end after so many jobs")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="its name in lists; default: host and pid")] = None,
+    log_format: Annotated[str, typer.Option("--log-format", metavar="text|json", help="how it says what it does, on stderr")] = "text",
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="what it does as JSON lines on stdout")] = False,
+) -> Any:  # fmt: skip
+    """Run jobs here. INT: finish what runs, then end. TERM: stop the jobs, which go back to the queue."""
+    import gc
+
+    from trainq.worker.loop import Options, Worker
+
+    gc.enable()  # a worker lives long
+    line = line_of(ctx)
+    if log_format not in ("text", "json"):
+        raise BadValue(f"--log-format: text or json was expected, not {log_format!r}")
+    if max_jobs is not None and max_jobs < 1:
+        raise BadValue(f"--max-jobs takes 1 or more, not {max_jobs}")
+    if jsonl and line.json:
+        raise Usage("--json is one report at the end, --jsonl a line for each event: one of them")
+    if once and (until or max_jobs):
+        raise Usage("--once is --max-jobs 1 --until idle, and stands alone")
+    queue = line.open_queue({} if slots is None else {"worker.slots": slots})
+    word, at = ("idle", None) if once else _until(until)
+    options = Options(
+        slots=min(queue.settings.worker.slots, 1) if once else queue.settings.worker.slots,
+        queues=_queues(queue.settings, queues),
+        name=name,
+        max_jobs=1 if once else max_jobs,
+        until=word,
+        until_at=at,
+        on_event=_teller(line, log_format, jsonl=jsonl),
+    )
+    report = Worker(queue, options).run()
+    code = 1 if report.lost_claims else 0
+    return Silence(code) if jsonl else _answer(report, code)
+
+
+def _until(text: str | None) -> tuple[str | None, float | None]:
+    if text is None or text in ("idle", "empty"):
+        return text, None
+    from trainq.base import clock
+    from trainq.base.units import moment
+
+    try:
+        return None, moment(text, clock.now())
+    except BadValue as error:
+        raise BadValue(f"--until: idle, empty or a time was expected; {error.message}") from None
+
+
+def _queues(settings: Settings, asked: list[str] | None) -> tuple[str, ...]:
+    for name in asked or ():
+        if name not in settings.queues.names:
+            known = ", ".join(settings.queues.names)
+            raise UnknownQueue(f"no such queue: {name!r}; known queues: {known}")
+    return tuple(dict.fromkeys(asked)) if asked else settings.queues.names
+
+
+def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[str, Any]], None]:
+    """What is called for each event: it writes, and never stops the worker."""
+    from trainq.base import clock
+    from trainq.base.units import local_short, rfc3339
+    from trainq.cli import printer
+    from trainq.cli.document import encode
+
+    def tell(kind: str, facts: dict[str, Any]) -> None:
+        event = {"at": rfc3339(clock.now()), "event": kind, **facts}
+        try:
+            if jsonl:
+                printer.write(encode(event))
+                printer.flush()
+        except (printer.ClosedPipe, printer.WriteFailed):
+            pass  # nobody reads any more; the jobs matter more
+        if line.quiet or jsonl:
+            return
+        if log_format == "json":
+            printer.say(encode(event).decode().rstrip("\n"))
+        else:
+            now = clock.now()
+            printer.say(f"{local_short(now, now)} {_sentence(kind, facts)}")
+
+    return tell
+
+
+def _sentence(kind: str, facts: dict[str, Any]) -> str:
+    """An event in words."""
+    if kind in ("job started", "job ended"):
+        parts = [f"job {facts['id']} ({facts['name']})"]
+        if kind == "job started":
+            return f"{parts[0]} started, attempt {facts['attempt']}"
+        parts.append(str(facts["state"]) + (f" ({facts['reason']})" if facts["reason"] else ""))
+        if facts["run_s"] is not None:
+            from trainq.base.units import show_duration
+
+            parts.append(f"after {show_duration(facts['run_s'])}")
+        if facts["model"]:
+            parts.append(f"made {facts['model']}")
+        if facts["error"]:
+            parts.append(f": {facts['error'].strip().partition(chr(10))[0]}")
+        return " ".join(parts).replace(" :", ":")
+    shown = ", ".join(f"{name} {_shown(value)}" for name, value in facts.items() if value is not None)
+    return f"{kind}: {shown}" if shown else kind
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _answer(report: Report, code: int) -> Answer:
+    doc = {"name": report.name, "jobs": report.jobs, "total": len(report.jobs), "lost_claims": report.lost_claims}
+
+    def text() -> list[str]:
+        if not report.jobs:
+            return ["nothing to do"]
+        states = [str(job["state"]) for job in report.jobs]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return [f"{len(states)} {'attempt' if len(states) == 1 else 'attempts'}: {counts}"]
+
+    return Answer("worker_report", doc, text, [job["id"] for job in report.jobs], code)
