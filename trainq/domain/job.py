@@ -133,7 +133,8 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
             return Decision("errored", "poison", "system", system_cost=1)
         return Decision("pending", "zombie", system_cost=1)
     if cause in USER_CAUSES and cause in budget.retry_on and budget.user_used < budget.retries:
-        delay = min(budget.backoff_s * 2.0**budget.user_used, BACKOFF_CEILING_S)
+        doublings = min(budget.user_used, 64)  # a float ends at 1024, and the ceiling is reached long before
+        delay = min(budget.backoff_s * 2.0**doublings, BACKOFF_CEILING_S)
         return Decision("held", "backoff", delay_s=delay, user_cost=1)
     if cause not in USER_CAUSES and cause not in SYSTEM_CAUSES:
         raise ValueError(f"no such cause: {cause!r}")
