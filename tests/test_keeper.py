@@ -95,9 +95,7 @@ def test_argv_env_cwd_umask_arrive_byte_for_byte(keeper, tmp_path):
     assert [type(event) for event in events] == [Started, Exited, Empty]
     told = json.loads((tmp_path / "told").read_text())
     assert [bytes.fromhex(word) for word in told["argv"]] == words
-    assert {
-        bytes.fromhex(k): bytes.fromhex(v) for k, v in told["env"].items() if k != b"LC_CTYPE".hex()
-    } == env
+    assert {bytes.fromhex(k): bytes.fromhex(v) for k, v in told["env"].items() if k != b"LC_CTYPE".hex()} == env
     assert (bytes.fromhex(told["cwd"]), told["umask"]) == (cwd, 0o137)
 
 
@@ -120,9 +118,7 @@ def test_signals_are_at_their_defaults(keeper, tmp_path):
     """A job ignores and blocks nothing, though the keeper and Python do."""
     with open(tmp_path / "out", "wb") as out:
         run(keeper, ["cat", "/proc/self/status"], out=out.fileno())
-    lines = dict(
-        line.split(":\t", 1) for line in (tmp_path / "out").read_text().splitlines() if ":\t" in line
-    )
+    lines = dict(line.split(":\t", 1) for line in (tmp_path / "out").read_text().splitlines() if ":\t" in line)
     assert {int(lines[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")} == {0}
 
 
@@ -241,6 +237,17 @@ def test_no_second_term_for_what_the_main_process_leaves(keeper, tmp_path):
     assert (exited.code, empty) == (3, Empty(2))
     assert [path.read_text() for path in tmp_path.glob("terms-*")] == ["T", "T", "T"]
     assert living(tmp_path) == []
+
+
+def test_a_second_stop_spares_what_a_term_handler_started(keeper, tmp_path):
+    """What a job starts to save itself gets no TERM, however often stop is said, only the KILL."""
+    begin(keeper, animal("saver", tmp_path))
+    ready(tmp_path, 1)
+    keeper.stop(WAIT_S)
+    ready(tmp_path, 2)
+    keeper.stop(0.3)
+    assert finish(keeper)[-1] == Empty(2)
+    assert [path.name for path in tmp_path.glob("terms-*")] == ["terms-main"]
 
 
 def test_who_ignores_term_is_killed(keeper, tmp_path):
@@ -367,6 +374,27 @@ def test_close_kills_the_job(keepers, tmp_path):
     assert living(tmp_path) == []
     assert stat(keepers[0].pid) is None
     assert run(keepers[1], ["true"])[1].code == 0
+
+
+def test_close_right_after_a_start(keepers, tmp_path):
+    """A job that is let go between fork and exec is ended too."""
+    for keeper in keepers:
+        begin(keeper, animal("family", tmp_path))
+        keeper.close()
+        assert stat(keeper.pid) is None
+        assert not (tmp_path / "pids").exists() or living(tmp_path) == []
+
+
+def test_a_keeper_with_a_bug_says_so(keepers):
+    """Its last words are in the error; its job ends with it."""
+    begin(keepers[0], ["sleep", "100"])
+    select.select([keepers[0]], [], [], WAIT_S)
+    (started,) = keepers[0].events()
+    keepers[0]._say(b"stop nonsense")
+    select.select([keepers[0]], [], [], WAIT_S)
+    with pytest.raises(KeeperLost, match="could not convert"):
+        keepers[0].events()
+    until(lambda: (now := stat(started.pid)) is None or now.state == b"Z")
 
 
 def test_a_dead_keeper_is_heard(keepers):

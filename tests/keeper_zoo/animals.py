@@ -26,9 +26,7 @@ def live(place):
     append(place, "ready", "r")
     end = time.monotonic() + LIFE_S
     while time.monotonic() < end:
-        signal.pause() if signal.getitimer(signal.ITIMER_REAL)[0] else signal.setitimer(
-            signal.ITIMER_REAL, LIFE_S
-        )
+        signal.pause() if signal.getitimer(signal.ITIMER_REAL)[0] else signal.setitimer(signal.ITIMER_REAL, LIFE_S)
     os._exit(0)
 
 
@@ -46,7 +44,7 @@ def counter(place, name, then=None):
     def on_term(*_):
         append(place, f"terms-{name}", "T")
         if then is not None:
-            os._exit(then)
+            then()
 
     signal.signal(signal.SIGTERM, on_term)
     live(place)
@@ -82,10 +80,21 @@ def counters(place):
 
 
 def leaver(place):
-    """Ends at TERM, leaving two that count theirs."""
+    """Ends when all have had a TERM, leaving two that count theirs."""
+
+    def leave():
+        while sum(name.startswith("terms-") for name in os.listdir(place)) < 3:
+            time.sleep(0.005)
+        os._exit(3)
+
     fork(lambda: counter(place, "group"))
     fork(lambda: (os.setsid(), counter(place, "session")))
-    counter(place, "main", then=3)
+    counter(place, "main", then=leave)
+
+
+def saver(place):
+    """Starts another one when it gets its TERM."""
+    counter(place, "main", then=lambda: fork(lambda: counter(place, "late")))
 
 
 def stubborn(place):

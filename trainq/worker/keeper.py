@@ -315,9 +315,7 @@ class Keeper:
     def listen(self) -> None:
         """One word of the worker, or its end."""
         try:
-            words, ancillary, _, _ = self.line.recvmsg(
-                PACKET_BYTES, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC
-            )
+            words, ancillary, _, _ = self.line.recvmsg(PACKET_BYTES, socket.CMSG_SPACE(4 * 8), socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:  # it died with packets of ours unread
             words, ancillary = b"", []
         verb, *rest = words.split()[:2] or [b""]
@@ -384,6 +382,9 @@ class Keeper:
                 return
             if pid == 0:
                 break
+            if self.insisting:  # what dies may have forked before: look again at once
+                self.kill_within(0.0)
+                self.retry_s = RETRY_FIRST_S
             if pid == self.main:
                 self.hear_report()
                 self.main = 0

@@ -67,7 +67,7 @@ class Empty(NamedTuple):
     killed: int
 
 
-class KeeperLost(Exception):  # noqa: N818 - errors are named like those of base.errors
+class KeeperLost(Exception):
     """The keeper has died, and its job's main process with it; `end_strays` ends what else was left."""
 
 
@@ -164,9 +164,7 @@ def open_keepers(n: int) -> list[Keeper]:
     children files), TimedOut.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        raise Unsupported(
-            "/proc does not list the children of a process here", hint="use Linux with /proc mounted"
-        )
+        raise Unsupported("/proc does not list the children of a process here", hint="use Linux with /proc mounted")
     program.prctl(program.PR_SET_CHILD_SUBREAPER, 1)
     until = time.monotonic() + READY_S
     pairs = [program.socketpair() for _ in range(n)]
@@ -194,11 +192,13 @@ def end_strays(spare: Collection[int], timeout_s: float = 5.0) -> int:
     pause_s = program.RETRY_FIRST_S
     while True:
         program.kill_family(kept)
-        left = [pid for pid in program.children(os.getpid()) if pid not in kept and not _reap(pid)]
-        if not left or time.monotonic() >= until:
+        ours = [pid for pid in program.children(os.getpid()) if pid not in kept]
+        left = [pid for pid in ours if not _reap(pid)]
+        if not ours or time.monotonic() >= until:
             return len(left)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, program.RETRY_MOST_S)
+        if len(left) == len(ours):  # else look again at once: what dies may have forked before
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, program.RETRY_MOST_S)
 
 
 def _execute_program(ends: list[socket.socket]) -> subprocess.Popen[bytes]:
@@ -232,9 +232,7 @@ def _plan_file(plan: Plan) -> int:
     fields.extend(name + b"=" + value for name, value in plan.env.items())
     text = b"\0".join(fields)
     if text.count(b"\0") != len(fields) - 1:
-        raise BadValue(
-            "an argument, variable or directory contains a NUL byte, which no program can be given"
-        )
+        raise BadValue("an argument, variable or directory contains a NUL byte, which no program can be given")
     if not plan.argv:
         raise BadValue("the command is empty")
     if hasattr(os, "memfd_create"):
