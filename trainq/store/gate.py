@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class Gate:
         self.path = path
         self.wait_s = wait_s
         self._fd: int | None = None
-        self._text = f"{hosts.hostname()} {os.getpid()}\n".encode()
+        self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(64)
 
     def enter(self) -> None:
         """Wait for the gate, at most `wait_s` seconds.
@@ -43,14 +44,12 @@ class Gate:
         cannot be opened.
         """
         fd = self._open()
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._take(fd):
             self._wait(fd)
-        except OSError as error:
-            raise self._no_locks(error) from error
-        if self._text:
-            os.pwrite(fd, self._text.ljust(64), 0)
+        try:
+            os.pwrite(fd, self._text, 0)
+        except OSError:
+            pass  # a full disk: the lock is ours all the same, and who waits in vain reads an older name or none
 
     def leave(self) -> None:
         """Let the next one in."""
@@ -71,36 +70,58 @@ class Gate:
                 raise Unwritable(f"{self.path}: the queue's lock cannot be opened: {error.strerror}") from error
         return self._fd
 
-    def _wait(self, fd: int) -> None:
+    def _take(self, fd: int) -> bool:
+        """Whether the lock is ours now. Asking for what is ours already is harmless."""
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._no_locks(error) from error
+        return True
+
+    def _wait(self, fd: int) -> None:
+        if threading.current_thread() is threading.main_thread():
             self._wait_by_timer(fd)
-        except _OutOfPatience:
-            raise self._busy() from None
-        except ValueError:  # not the main thread: signals cannot be had, so look again and again
+        else:  # signals cannot be had: look again and again
             self._wait_by_looking(fd)
 
     def _wait_by_timer(self, fd: int) -> None:
-        before = signal.signal(signal.SIGALRM, _give_up)
-        signal.setitimer(signal.ITIMER_REAL, self.wait_s)
+        """Block in flock until the timer's handler raises out of it.
+
+        A process has one such timer: what somebody else had set ends here. It fires again until the handler has run,
+        since one signal alone could come just before the call blocks; the handler raises once, wherever that is.
+        """
+        raised = False
+
+        def give_up(_signal: int, _frame: FrameType | None) -> None:
+            nonlocal raised
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if not raised:
+                raised = True
+                raise _OutOfPatience
+
+        before = signal.signal(signal.SIGALRM, give_up)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, max(self.wait_s, 1e-4), _POLL_S)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except _OutOfPatience:
+            if not self._take(fd):  # patience may have ended in the instant the lock became ours
+                raise self._busy() from None
         except OSError as error:
             raise self._no_locks(error) from error
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
     def _wait_by_looking(self, fd: int) -> None:
         end = time.monotonic() + self.wait_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise self._busy() from None
-                time.sleep(_POLL_S)
-            else:
-                return
+        while not self._take(fd):
+            if time.monotonic() >= end:
+                raise self._busy()
+            time.sleep(_POLL_S)
 
     def _busy(self) -> GateBusy:
         holder = os.pread(self._open(), 64, 0).decode("utf-8", "replace").split()
@@ -114,7 +135,3 @@ class Gate:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             return NoLocks(f"{self.path}: this file system gives no locks: {error.strerror}", hint="trainq doctor")
         return error
-
-
-def _give_up(_signal: int, _frame: FrameType | None) -> None:
-    raise _OutOfPatience
