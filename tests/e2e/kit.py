@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Tq:
 
     def __call__(
         self,
-        *words: str | bytes,
+        *words: object,
         env: dict[str, str | None] | None = None,
         input: str | bytes = b"",  # noqa: A002
         root: str | None = "",
@@ -82,7 +83,7 @@ class Tq:
         """Run it with `--root` (None: without) and look at the answer. A value of None in `env` unsets."""
         where = () if root is None else ("--root", root or self.root)
         done = subprocess.run(
-            [*COMMAND, *where, *words],
+            [*COMMAND, *where, *(word if isinstance(word, bytes) else str(word) for word in words)],
             input=input.encode() if isinstance(input, str) else input,
             capture_output=True,
             env=self.environment(env),
@@ -97,7 +98,7 @@ class Tq:
     def environment(self, more: dict[str, str | None] | None = None) -> dict[str, str]:
         return {name: value for name, value in {**self.env, **(more or {})}.items() if value is not None}
 
-    def ok(self, *words: str | bytes, **how: Any) -> Result:
+    def ok(self, *words: object, **how: Any) -> Result:
         """As a call, and it must exit 0."""
         result = self(*words, **how)
         assert result.code == 0, result
@@ -113,7 +114,7 @@ class Tq:
         with open(os.path.join(self.root, "trainq.toml"), "w", encoding="utf-8") as file:
             file.write(sections + types + more)
 
-    def submit(self, *words: str | bytes, **how: Any) -> int:
+    def submit(self, *words: object, **how: Any) -> int:
         """Put a job in; its id."""
         return int(self.ok("submit", *words, **how).out)
 
@@ -126,20 +127,37 @@ class Tq:
         found: list[Any] = self.ok("status", "--all", "--limit", "10000", "--json", *words).json["items"]
         return sorted(found, key=lambda job: job["id"])
 
+    def state(self, number: int) -> str:
+        return str(self.job(number)["state"])
+
+    def models(self, *words: str) -> list[Any]:
+        """The versions that `models list` shows."""
+        found: list[Any] = self.ok("models", "list", "--json", *words).json["items"]
+        return found
+
+    def work(self, *words: str, **how: Any) -> Result:
+        """A worker until nothing waits at all."""
+        return self.ok("worker", "--until", "empty", *words, **how)
+
+    def script(self, name: str, text: str) -> Path:
+        """Write a file into the working directory."""
+        path = self.dir / name
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+        return path
+
     def history(self, selector: int | str) -> list[Any]:
         """The moves of a job, oldest first."""
         found: list[Any] = self.ok("history", str(selector), "--json").json["items"]
         return found
 
     @contextlib.contextmanager
-    def worker(self, *words: str, env: dict[str, str | None] | None = None, nohup: bool = False) -> Iterator[Worker]:
+    def worker(self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = ()) -> Iterator[Worker]:
         """A real worker process, at work when the block begins, gone when it has ended."""
         log = self.dir / f"worker-{time.monotonic_ns()}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*COMMAND, "--root", self.root, "worker", "--log-format", "json", *words],
+                [*before, *COMMAND, "--root", self.root, "worker", "--log-format", "json", *words],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, env=self.environment(env), cwd=self.dir,
-                preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if nohup else None,
             )  # fmt: skip
         worker = Worker(process, log)
         try:
