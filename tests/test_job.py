@@ -82,13 +82,9 @@ def test_standard_library_only() -> None:
         f"import sys;sys.path.insert(0,{REPOSITORY!r})\nfrom trainq import job\nfrom trainq.job import connection,given,report,stop,words\n"
         "print(*sorted(n for n in sys.modules if n.startswith('trainq')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     assert all(
-        name.startswith("trainq.job")
-        for name in done.stdout.split()
-        if name not in {"trainq", "trainq.version"}
+        name.startswith("trainq.job") for name in done.stdout.split() if name not in {"trainq", "trainq.version"}
     )
 
 
@@ -345,10 +341,13 @@ def test_a_signal_handler_may_report(worker: Listening) -> None:
         "import signal,time\nfrom trainq import job\n"
         "signal.signal(signal.SIGALRM, lambda *_: job.progress(message='alarm'))\n"
         "job.progress(0)\nsignal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\nend = time.monotonic() + 1\n"
-        "while time.monotonic() < end: job.metric('n', 1)\nsignal.setitimer(signal.ITIMER_REAL, 0)\njob.progress(1.0)"
+        "n = 0\n"
+        "while time.monotonic() < end: job.metric('n', n, step=n); n += 1\nsignal.setitimer(signal.ITIMER_REAL, 0)\njob.progress(1.0)"
     )
     assert (status, err) == (0, "")
     assert worker.progress()[-1]["fraction"] == 1.0
+    steps = [step for step, _ in worker.metrics("n")]
+    assert steps == sorted(set(steps))
 
 
 def test_a_worker_that_is_gone_is_said_once(worker: Listening) -> None:
@@ -379,10 +378,7 @@ def test_a_socket_that_does_not_exist_is_said_once(tmp_path: Path) -> None:
     assert done.stdout == "done\n"
     assert done.stderr.count("\n") == 1
     closed = "import os,sys;os.close(2);sys.stderr = None\n" + script
-    assert (
-        subprocess.run([sys.executable, "-c", closed], env=env, check=True, capture_output=True).stdout
-        == b"done\n"
-    )
+    assert subprocess.run([sys.executable, "-c", closed], env=env, check=True, capture_output=True).stdout == b"done\n"
 
 
 # --- should_stop -----------------------------------------------------------------------------------------------
@@ -466,9 +462,7 @@ REPORT = "from trainq.job import report\nprint(report.send({}))"
 def test_report_sends_and_waits_for_the_worker(worker: Listening) -> None:
     """Answers "sent" only when the worker has read it; the step belongs to progress and to metrics."""
     _, out, err = worker.run(
-        REPORT.format(
-            "step=10, total=100, message='m', metrics={'loss': 0.1, 'bad': 'x', 'n': 'nan'}, group='train'"
-        )
+        REPORT.format("step=10, total=100, message='m', metrics={'loss': 0.1, 'bad': 'x', 'n': 'nan'}, group='train'")
     )
     assert (out, err) == ("sent\n", "")
     metric, progress = (message for _, _, message in worker.heard)
@@ -550,10 +544,7 @@ def test_guest_without_trainq(bare: Path) -> None:
 
     script = "import trainq\nfrom trainq import job\njob.progress(1)\nprint(trainq.__version__, job.__file__, trainq.__path__)"
     package = os.path.join(REPOSITORY, "trainq")
-    assert (
-        in_bare(bare, script, guest_directory())
-        == f"{trainq.__version__} {package}/job/__init__.py {[package]}"
-    )
+    assert in_bare(bare, script, guest_directory()) == f"{trainq.__version__} {package}/job/__init__.py {[package]}"
 
 
 def test_guest_in_a_real_job(bare: Path, worker: Listening) -> None:
