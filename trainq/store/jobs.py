@@ -75,6 +75,8 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
     for number, job in zip(ids, jobs, strict=True):
         for item in job.data:
             _name_data(tx, number, item)
+    tx.named("count_in", first=ids.start, last=ids.stop - 1)
+    tx.named("history_in", first=ids.start, last=ids.stop - 1)
     return ids
 
 

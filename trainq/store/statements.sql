@@ -1,6 +1,16 @@
 -- The statements whose exact shape is the correctness. One reason each; read by statements.py.
 -- Every write for a running attempt ends in the fence: id, attempt, worker and running, else zero rows.
 
+-- name: count_in
+-- The jobs of a submit call join the counts.
+INSERT INTO count SELECT queue, state, count(*) FROM job WHERE id BETWEEN :first AND :last GROUP BY queue, state
+ON CONFLICT(queue, state) DO UPDATE SET n = n + excluded.n
+
+-- name: history_in
+-- The first row of history of each job of a submit call.
+INSERT INTO history(job_id, n, at, state, reason, attempt, by)
+SELECT id, 1, changed_at, state, reason, attempt, changed_by FROM job WHERE id BETWEEN :first AND :last
+
 -- name: promote
 -- Due jobs become eligible; bounded, so that a flood of them does not hold the gate.
 UPDATE job SET state = 'pending', reason = NULL, due_at = NULL, eligible_at = :now, changed_at = :now, changed_by = NULL,
