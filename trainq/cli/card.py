@@ -83,9 +83,15 @@ def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | Non
         ("ended", local_short(ended, now) if ended else None),
         ("exit", _exit(result)),
         ("fault", job["side"]),
-        ("error", result["error"]),
+        *_lines("error", result["error"]),
         ("message", job["message"] if job["message"] != result["error"] else None),
     ]
+
+
+def _lines(label: str, text: str | None) -> list[tuple[str, str]]:
+    """A text of several lines, a row each."""
+    lines = (text or "").rstrip("\n").split("\n")
+    return [(" " if place else label, line or " ") for place, line in enumerate(lines)] if text else []
 
 
 def _made(job: dict[str, Any]) -> list[tuple[str, str | None]]:

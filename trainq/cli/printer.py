@@ -159,10 +159,5 @@ def say(text: str) -> None:
 
 
 def lines_of(rows: Sequence[tuple[str, str | None]]) -> Table:
-    """Labels and values, a value of several lines as several rows; those without a value left out."""
-    cells: list[tuple[str, str]] = []
-    for label, value in rows:
-        if value:
-            first, *more = value.rstrip("\n").split("\n")
-            cells += [(label, first), *((" ", text) for text in more)]
-    return Table((), cells)
+    """Labels and values; those without a value are left out."""
+    return Table((), [(label, value) for label, value in rows if value])

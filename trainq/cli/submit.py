@@ -45,13 +45,16 @@ class Submit(TyperCommand):
             args = args[:place]
         return list(super().parse_args(ctx, args))
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run with the options as one mapping: they are a table, not parameters of a function."""
+        return run(line_of(ctx), dict(ctx.params))
+
 
 def build() -> Submit:
     """The command with an option for each field that may be asked for."""
     return Submit(
         name="submit",
         help=HELP,
-        callback=run,
         context_settings=CONTEXT,
         rich_markup_mode=None,
         params=[
@@ -94,9 +97,8 @@ def _tail_at(command: TyperCommand, args: list[str]) -> int | None:
     return None
 
 
-def run(**given: Any) -> Any:
+def run(line: Line, given: dict[str, Any]) -> Any:
     """Read the words, submit, and wait if that was asked for."""
-    line = line_of(_context())
     extras = {name: given.pop(name) for name in EXTRAS}
     words = given.pop("words") or ()
     if extras["follow"] and line.json:
@@ -116,18 +118,12 @@ def run(**given: Any) -> Any:
     return _answer(queue, line, done, extras)
 
 
-def _context() -> Any:
-    from typer.main import get_current_context
-
-    return get_current_context()
-
-
 def _read(given: dict[str, Any]) -> dict[str, Any]:
     """The fields that were given, read by their rows. Raises BadValue naming the option."""
     values: dict[str, Any] = {}
     for field in FIELDS:
         raw = given[field.name]
-        if raw is None or raw is False or raw == () or raw == []:
+        if raw is None or raw is False or raw in ((), []):
             continue
         try:
             if not field.many:

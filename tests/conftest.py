@@ -1,0 +1,101 @@
+"""What many tests share: a fresh queue, and the command line as a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Ran(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout; fails when there is none, or more than one."""
+        assert self.out.count("\n") == 1, self
+        assert self.out.endswith("\n"), self
+        return json.loads(self.out)
+
+    @property
+    def ids(self) -> list[int]:
+        return [int(line) for line in self.out.split()]
+
+
+def environment(**more: str | None) -> dict[str, str]:
+    """The environment of the commands: that of the tests, without any setting of trainq."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TRAINQ_", "_TRAINQ"))}
+    env["COLUMNS"] = "100"
+    try:
+        from importlib.metadata import version
+
+        version("trainq-cli")
+    except ImportError:
+        env["PYTHONPATH"] = REPOSITORY  # a checkout that is not installed
+    for name, value in more.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+class Trainq:
+    """Calls `trainq` on one root, from one directory."""
+
+    def __init__(self, root: str, cwd: str) -> None:
+        self.root = root
+        self.cwd = cwd
+        self.env = environment(TRAINQ_ROOT=root, HOME=cwd)
+
+    def __call__(self, *args: Any, stdin: Any = b"", timeout: float = 60, **env: str | None) -> Ran:
+        merged = {name: value for name, value in (self.env | env).items() if value is not None}
+        done = subprocess.run(
+            self.command(*args), input=stdin, capture_output=True, timeout=timeout, cwd=self.cwd, env=merged
+        )
+        out = done.stdout.decode("utf-8", "backslashreplace")
+        return Ran(done.returncode, out, done.stderr.decode("utf-8", "backslashreplace"), done.stdout)
+
+    def start(self, *args: Any, **more: Any) -> subprocess.Popen[bytes]:
+        """The command as a process that goes on."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(self.command(*args), cwd=self.cwd, env=self.env, **(pipes | more))
+
+    @staticmethod
+    def command(*args: Any) -> list[Any]:
+        return [sys.executable, "-m", "trainq", *(arg if isinstance(arg, bytes) else str(arg) for arg in args)]
+
+    def ok(self, *args: Any, **more: Any) -> Ran:
+        """The command, which must succeed."""
+        done = self(*args, **more)
+        assert done.code == 0, done
+        return done
+
+
+@pytest.fixture
+def root(tmp_path: Any) -> str:
+    """A fresh queue's directory."""
+    from trainq.ops.queue import init
+
+    path = str(tmp_path / "queue")
+    init(path)
+    return path
+
+
+@pytest.fixture
+def run_trainq(root: str, tmp_path: Any) -> Trainq:
+    """`run_trainq("status", "--json")` on the fresh queue: code, out, err, json."""
+    work = tmp_path / "work"
+    work.mkdir()
+    return Trainq(root, str(work))
