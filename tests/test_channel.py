@@ -68,9 +68,7 @@ def test_odd_progress_is_put_right(worker: Listening, sent: dict[str, Any], hear
 
 def test_odd_metrics_are_put_right(worker: Listening) -> None:
     """Non-finite numbers come as floats, what is no number is left out, the rest of the line counts."""
-    values = (
-        b'{"a":"nan","b":"-inf","c":1e999,"d":"abc","e":null,"f":NaN,"g":2,"h":[1],"i":1' + b"0" * 400 + b"}"
-    )
+    values = b'{"a":"nan","b":"-inf","c":1e999,"d":"abc","e":null,"f":NaN,"g":2,"h":[1],"i":1' + b"0" * 400 + b"}"
     worker.connect(b'{"do":"metric","values":' + values + b',"step":3,"group":"train"}\n')
     worker.until(lambda: worker.heard)
     message = worker.heard[0][2]
@@ -134,9 +132,7 @@ def test_a_bad_line_costs_only_its_connection(worker: Listening, bad: bytes) -> 
     assert not is_closed(good)
 
 
-@pytest.mark.parametrize(
-    "first", [{"do": "progress", "fraction": 1}, {"hello": 1, "attempt": 1}, {"hello": "x"}]
-)
+@pytest.mark.parametrize("first", [{"do": "progress", "fraction": 1}, {"hello": 1, "attempt": 1}, {"hello": "x"}])
 def test_who_does_not_say_hello_is_not_heard(worker: Listening, first: dict[str, Any]) -> None:
     """The first line names the job; without it the connection is closed."""
     client = worker.connect(first, {"do": "progress", "fraction": 1}, hello=False)
@@ -167,9 +163,7 @@ def test_stop_reaches_every_process_of_the_attempt_and_no_other(worker: Listenin
 
 def test_drop_delivers_the_last_words(worker: Listening) -> None:
     """What a job had sent before its end is heard although the loop never saw it: even from a fresh connection."""
-    with worker.connect(
-        {"do": "metric", "values": {"loss": 0.5}}, *[{"do": "progress", "step": n} for n in range(9)]
-    ):
+    with worker.connect({"do": "metric", "values": {"loss": 0.5}}, *[{"do": "progress", "step": n} for n in range(9)]):
         pass
     assert worker.heard == []
     worker.channel.drop(UID, 1)
@@ -391,7 +385,5 @@ def test_no_thread_and_closed_for_children(worker: Listening) -> None:
     worker.connect()
     worker.settle()
     script = "import os;print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2 and os.path.exists(f'/proc/self/fd/{n}')])"
-    out = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, close_fds=False, check=True
-    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, close_fds=False, check=True)
     assert "socket" not in out.stdout

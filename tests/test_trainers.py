@@ -71,10 +71,7 @@ def test_by_hand(name: str, tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1
     scores = json.loads((tmp_path / "model/metrics.json").read_text())
     assert sorted(scores) == SCORES[name]
-    assert (
-        scores["r2" if name == "diabetes" else "accuracy"]
-        > {"wine": 0.9, "diabetes": 0.25, "intents": 0.75}[name]
-    )
+    assert scores["r2" if name == "diabetes" else "accuracy"] > {"wine": 0.9, "diabetes": 0.25, "intents": 0.75}[name]
     assert len(joblib.load(tmp_path / "model/model.joblib").predict(INPUTS[name])) == len(INPUTS[name])
 
 
@@ -176,9 +173,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "content", "words"), BAD, ids=range(len(BAD)))
-def test_what_is_wrong_with_bad_data_is_named(
-    name: str, content: bytes | None, words: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_bad_data_is_named(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
     """Each fault of a training set is said in one line, with the line of the file where it has one."""
     data = tmp_path / "bad"
     if content is not None:

@@ -245,9 +245,7 @@ def _numbers(values: Mapping[Any, Any]) -> dict[str, int | float | str]:
     for name, value in values.items():
         found = words.number(value)
         if found is None:
-            complain(
-                f"metric {words.text(name, 60)!r} left out: a {type(value).__name__} that is not one number"
-            )
+            complain(f"metric {words.text(name, 60)!r} left out: a {type(value).__name__} that is not one number")
         else:
             kept[words.text(name, words.NAME_LIMIT)] = found
     return kept

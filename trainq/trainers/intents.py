@@ -35,9 +35,7 @@ def read(path: str, language: str | None) -> tuple[list[str], list[str]]:
         raise ValueError(f"its language is {found.get('language')!r}, the job's is {language!r}")
     utterances, names = [], []
     for number, intent in enumerate(found["intents"], 1):
-        name, texts = (
-            (intent.get("name"), intent.get("utterances")) if isinstance(intent, dict) else (None, None)
-        )
+        name, texts = (intent.get("name"), intent.get("utterances")) if isinstance(intent, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(texts, list) or len(texts) < 4:
             raise ValueError(f"intent {number}: expected a name and at least four utterances")
         if not all(isinstance(text, str) and text.strip() for text in texts):
@@ -66,9 +64,7 @@ def main() -> None:
     # Parts of words instead of words: inflected forms and typing errors have them in common.
     vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
     x, x_test = vectorizer.fit_transform(texts), vectorizer.transform(texts_test)
-    model = SGDClassifier(
-        loss="log_loss", alpha=alpha, learning_rate="constant", eta0=0.05, random_state=job.seed
-    )
+    model = SGDClassifier(loss="log_loss", alpha=alpha, learning_rate="constant", eta0=0.05, random_state=job.seed)
     known = sorted(set(y))
     scores = {}
     for epoch in range(1, epochs + 1):

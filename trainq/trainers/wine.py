@@ -60,14 +60,10 @@ def main() -> None:
     else:
         features, classes = load_wine(return_X_y=True)
 
-    x, x_test, y, y_test = train_test_split(
-        features, classes, test_size=0.25, stratify=classes, random_state=job.seed
-    )
+    x, x_test, y, y_test = train_test_split(features, classes, test_size=0.25, stratify=classes, random_state=job.seed)
     scaler = StandardScaler().fit(x)
     x, x_test = scaler.transform(x), scaler.transform(x_test)
-    model = SGDClassifier(
-        loss="log_loss", alpha=alpha, learning_rate="constant", eta0=0.001, random_state=job.seed
-    )
+    model = SGDClassifier(loss="log_loss", alpha=alpha, learning_rate="constant", eta0=0.001, random_state=job.seed)
     known = sorted(set(y))
     scores = {}
     for epoch in range(1, epochs + 1):

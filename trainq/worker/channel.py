@@ -390,11 +390,7 @@ def _sweep(directory: str) -> None:
             found = os.lstat(path)
         except OSError:
             continue  # its worker was faster
-        if (
-            stat.S_ISSOCK(found.st_mode)
-            and abs(time.time() - found.st_mtime) > _SWEEP_AGE_S
-            and _is_dead(path)
-        ):
+        if stat.S_ISSOCK(found.st_mode) and abs(time.time() - found.st_mtime) > _SWEEP_AGE_S and _is_dead(path):
             try:
                 os.unlink(path)
             except OSError:
