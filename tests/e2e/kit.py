@@ -151,7 +151,9 @@ class Tq:
         return found
 
     @contextlib.contextmanager
-    def worker(self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = ()) -> Iterator[Worker]:
+    def worker(
+        self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = ()
+    ) -> Iterator[Worker]:
         """A real worker process, at work when the block begins, gone when it has ended."""
         log = self.dir / f"worker-{time.monotonic_ns()}.log"
         with log.open("wb") as file:

@@ -14,7 +14,7 @@ from trainq.cli.changes import item_of
 from trainq.cli.commands import CONTEXT
 from trainq.cli.line import line_of
 from trainq.domain.params import split_assignment
-from trainq.domain.request import FIELDS, Request, argv_of, from_line
+from trainq.domain.request import FIELDS, Request, argv_of, from_line, named_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,18 +129,24 @@ def _read(given: dict[str, Any]) -> dict[str, Any]:
             if not field.many:
                 values[field.name] = field.read(raw) if not field.flag else True
                 continue
-            found = tuple(field.read(text) for text in raw)
+            values[field.name] = _gathered(field, [field.read(text) for text in raw])
         except BadValue as error:
             raise BadValue(f"{field.flags[0]}: {error.message}", hint=error.hint) from None
-        values[field.name] = dict(found) if isinstance(found[0], tuple) else found
     return values
+
+
+def _gathered(field: Field, found: list[Any]) -> Any:
+    """What an option that may be repeated came to; of variables the last one counts, as in every shell."""
+    if not isinstance(found[0], tuple):
+        return tuple(found)
+    return dict(found) if field.name == "env" else named_once(found)
 
 
 def _request(
     queue: Queue, line: Line, words: tuple[str, ...], extras: dict[str, Any], values: dict[str, Any]
 ) -> Request:
     try:
-        params = dict(split_assignment(text) for text in extras["param"] or ())
+        params = named_once(split_assignment(text) for text in extras["param"] or ())
     except BadValue as error:
         raise BadValue(f"--param: {error.message}") from None
     if words:
@@ -194,7 +200,7 @@ def _read_lines(data: bytes, name: str) -> Iterator[Request]:
         if not raw.strip():
             continue
         try:
-            yield from_line(json.loads(raw))
+            yield from_line(json.loads(raw))._replace(where=f"{name}, line {number}")
         except BadValue as error:
             raise BadValue(f"{name}, line {number}: {error.message}") from None
         except (ValueError, RecursionError) as error:

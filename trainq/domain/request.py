@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue
 from trainq.base.units import duration
+from trainq.base.words import quoted
 from trainq.domain.states import USER_CAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 ON_DUPLICATE: Final = ("return", "fail", "replace", "run")
 NAME_LIMIT: Final = 1000
@@ -148,7 +149,7 @@ def _data(value: Any) -> dict[str, str]:
     if isinstance(value, str):
         return dict([_read_data(value)])
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return dict(_read_data(item) for item in value)
+        return named_once(_read_data(item) for item in value)
     if isinstance(value, dict):
         return {_data_name(name): _path(path) for name, path in value.items()}
     raise BadValue(f"a file, or an object of names and files, was expected, not {value!r}")
@@ -159,6 +160,18 @@ def _read_data(text: str) -> tuple[str, str]:
     if equals and name.isidentifier():
         return _data_name(name), _path(path)
     return "", _path(text)
+
+
+def named_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a table. BadValue when a name comes twice: the first value would be lost in silence."""
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise BadValue(
+                f"{quoted(name)} is given twice" if name else "two files without a name; NAME=FILE names them"
+            )
+        table[name] = value
+    return table
 
 
 def _data_name(name: str) -> str:
@@ -219,6 +232,7 @@ class Request(NamedTuple):
     argv: tuple[str, ...] | None = None
     shell: str | None = None
     from_text: bool = True  # parameters are words of a command line, not JSON values
+    where: str = ""  # said before what is wrong with it: the line of a file
 
 
 def from_line(doc: Any) -> Request:

@@ -75,7 +75,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "attempts": [_ended_attempt(item) for item in more.attempts.get(number, [])],
         "stages": {
             "fetching_at": time_of(row.get("claimed_at")),
-            "training_at": time_of(row.get("training_at")),
+            "training_at": time_of(row.get("started_at")),
             "storing_at": time_of(row.get("storing_at")),
         },
         "resumed_from": None,
@@ -207,8 +207,8 @@ def _progress(row: Row, view: View) -> dict[str, Any]:
     if fraction is None and row["state"] == "done":
         fraction = 1.0
     eta = None
-    if row["state"] == "running" and fraction and row.get("training_at"):
-        eta = _seconds((view.now - row["training_at"]) * (1 - fraction) / fraction)
+    if row["state"] == "running" and fraction and row.get("started_at"):
+        eta = _seconds((view.now - row["started_at"]) * (1 - fraction) / fraction)
     return {
         "fraction": fraction, "step": row.get("step"), "total": row.get("total"), "message": row.get("note"), "eta_s": eta,
     }  # fmt: skip

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, BadValue, Duplicate, LimitReached, UnknownQueue, Unsupported, Usage
+from trainq.base.errors import (
+    BadData,
+    BadValue,
+    Duplicate,
+    LimitReached,
+    TrainqError,
+    UnknownQueue,
+    Unsupported,
+    Usage,
+)
 from trainq.domain import environment, fingerprint, params
 from trainq.domain.job import RETRY_ON, DataSet, NewJob, Submission
 from trainq.domain.keys import expand_key, model_key
@@ -100,7 +110,16 @@ def _share(queue: Queue) -> _Shared:
 
 
 def _prepare(request: Request, shared: _Shared) -> _Ready:
-    """Check one request and read its files; what it becomes."""
+    """Check one request and read its files; what it becomes. An error says where the request stands."""
+    try:
+        return _check(request, shared)
+    except TrainqError as error:
+        if request.where:
+            error.message = f"{request.where}: {error.message}"
+        raise
+
+
+def _check(request: Request, shared: _Shared) -> _Ready:
     values = request.values
     kind = _type_of(request, shared)
     given = _params(request, kind)
@@ -207,8 +226,6 @@ def _read(path: str, shared: _Shared) -> tuple[DataSet, str]:
 
     is_json = path.lower().endswith(".json")
     if path == "-":
-        import sys
-
         packed = datasets.pack_bytes(sys.stdin.buffer.read(), shared.queue.paths)
     else:
         packed = datasets.pack(path, shared.queue.paths, raw_limit=JSON_LIMIT if is_json else 0)
@@ -241,7 +258,7 @@ def _spec(
         if kind.run is not None:
             spec["argv"] = list(kind.run)
         else:
-            spec["call"], spec["python"] = kind.call, kind.python
+            spec["call"], spec["python"] = kind.call, kind.python or sys.executable or "python3"
         spec["model_required"] = kind.model == "required"
         if kind.stall_after_s is not None:
             spec["stall_after_s"] = kind.stall_after_s

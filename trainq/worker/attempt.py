@@ -100,7 +100,7 @@ class Attempt:
         """Make the run directory, unpack the training sets (in the pool when there are any), then start."""
         try:
             self._open_files()
-        except (TrainqError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
             self._end("spawn", f"cannot prepare the run: {_text(error)}")
             return
         if self.claimed.data:
@@ -125,7 +125,9 @@ class Attempt:
         assert self._run is not None
         names = self.claimed.spec.get("files", {})
         for item in self.claimed.data:
-            directory = os.path.join(self._run.dir, "data", item.name.strip("<>") or "main")
+            # No name that a user can give has a "-" in it.
+            own = item.name if item.name.isidentifier() else f"{item.name.strip('<>') or 'the'}-set"
+            directory = os.path.join(self._run.dir, "data", own)
             files.make_directories(self._run.dir, os.path.relpath(directory, self._run.dir))
             target = os.path.join(directory, names.get(item.name) or "data")
             stored = item.z if item.z is not None else self.place.paths.training_set(item.sha256)
@@ -152,7 +154,7 @@ class Attempt:
         try:
             plan = self._plan()
             stdin = self._open_stdin()
-        except (TrainqError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
             self._end("spawn", f"cannot prepare the run: {_text(error)}")
             return
         try:
@@ -409,4 +411,4 @@ def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{files.printable(error.filename)}: " if isinstance(error.filename, str) else ""
         return f"{where}{error.strerror.lower()}"
-    return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
