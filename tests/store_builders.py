@@ -145,12 +145,12 @@ def say(*words): print(*words, flush=True)
 """
 
 
-def spawn(code: str, directory: object, *argv: object, **options: Any) -> subprocess.Popen[str]:
-    """A process of its own that runs `code` with `place` and `session` at hand."""
+def spawn(code: str, directory: object, *argv: object, crash: str = "", **options: Any) -> subprocess.Popen[str]:
+    """A process of its own that runs `code` with `place` and `session` at hand, and dies at the point `crash`."""
     path = os.pathsep.join((HOUSE, os.path.join(HOUSE, "tests")))
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code, str(directory), *map(str, argv)],
-        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+        env={**os.environ, "PYTHONPATH": path, "TRAINQ_CRASH": crash}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
     )  # fmt: skip
 
 

@@ -200,15 +200,9 @@ def test_a_new_database_is_whole_private_and_in_wal(tmp_path):
 
 def test_a_maker_killed_before_the_link_leaves_no_queue(tmp_path):
     """A death before the link leaves a temporary name only; the next one makes the queue."""
-    code = "from trainq.store.create import create\ncreate(place.database)"
-    env = {**os.environ, "TRAINQ_CRASH": "init.before_link"}
-    import subprocess
-    import sys
-
-    run = subprocess.run(
-        [sys.executable, "-c", code.replace("place.database", repr(f"{tmp_path}/queue.sqlite"))], env=env
-    )
-    assert run.returncode == -9
+    killed = spawn("from trainq.store.create import create\ncreate(place.database)", tmp_path, crash="init.before_link")
+    killed.communicate()
+    assert killed.returncode == -9
     assert not os.path.exists(f"{tmp_path}/queue.sqlite")
     assert create(f"{tmp_path}/queue.sqlite") is True
 

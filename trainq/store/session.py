@@ -8,6 +8,7 @@ carried over a fork. A short command ends without closing it: the last one to cl
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from trainq.base import clock
@@ -99,8 +100,8 @@ class LocalSession:
 
     def changes(self) -> int:
         """A number that differs once any other process has committed."""
-        row = self.connection().execute("PRAGMA data_version").fetchone()
-        return int(row[0])
+        with storage_errors(self.database):
+            return int(self.connection().execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         """Close the connection under the gate, so that no checkpoint of ours meets another's write."""
@@ -231,6 +232,7 @@ class storage_errors:  # noqa: N801  # reads as a phrase: with storage_errors(pa
 
 def translate(error: BaseException, path: str) -> TrainqError:
     """The trainq error for what SQLite answered."""
+    error = getattr(error, "orig", error)  # what peewee has wrapped: only the driver's own error knows its number
     text = str(error)
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
@@ -250,13 +252,15 @@ def translate(error: BaseException, path: str) -> TrainqError:
 def _look(path: str) -> None:
     """Refuse what SQLite must not be let near: no file, or one of size 0 (it would delete a live log beside it)."""
     try:
-        size = os.stat(path).st_size
+        found = os.stat(path)
     except FileNotFoundError as error:
         raise NoRoot(f"{os.path.dirname(path)}: there is no queue here") from error
     except OSError as error:
         raise Unwritable(f"{path}: {error.strerror}") from error
-    if size < 512:
-        raise Damaged(f"{path}: {size} bytes, cut short")
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(f"{path}: this is not a file")
+    if found.st_size < 512:
+        raise Damaged(f"{path}: {found.st_size} bytes, cut short")
 
 
 def _identify(connection: Any) -> tuple[int, int]:
