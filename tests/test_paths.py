@@ -60,7 +60,7 @@ def test_any_worker_name_has_a_lock_of_its_own(one, other):
     assert (first == second) == (one == other)
 
 
-@pytest.mark.parametrize("word", ["", "../x", "a/b", "a.b", "x" * 129, "é", "a\n"])
+@pytest.mark.parametrize("word", ["", "../x", "..", "a/b", ".b", "x" * 129, "é", "a\n"])
 def test_digests_and_uids_are_plain(word):
     """What this program makes itself is checked too: a row is not trusted with a path."""
     for name in (Paths(ROOT).training_set, Paths(ROOT).secret, Paths(ROOT).spec):

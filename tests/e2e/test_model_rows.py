@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from e2e.kit import until
 
-
 # Errs when the file that it is told of is there, with the same parameters.
 FICKLE = """
 import os, sys
@@ -203,7 +202,7 @@ def test_reuse_after_the_job_was_pruned(tq):
 
 def test_a_function_is_a_type(tq):
     """Q04: `call = "module:function"` gets the parameters by keyword, in the submit's directory, and may report."""
-    tq.types('[types.fn]\ncall = "mine:train"\nmodel = "required"\npython = "%s"' % sys.executable)
+    tq.types('[types.fn]\ncall = "mine:train"\nmodel = "required"\npython = "{}"'.format(sys.executable))
     tq.script(
         "mine.py",
         """
@@ -227,7 +226,7 @@ def test_a_function_is_a_type(tq):
 
 def test_a_missing_function_is_an_import_error(tq):
     """Q25: a `call` whose module is not there is errored import at once, with the last lines."""
-    tq.types('[types.fn]\ncall = "not_here:train"\npython = "%s"' % sys.executable)
+    tq.types('[types.fn]\ncall = "not_here:train"\npython = "{}"'.format(sys.executable))
     number = tq.submit("fn")
     tq.work()
     job = tq.job(number)

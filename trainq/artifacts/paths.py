@@ -151,8 +151,8 @@ def checked_key(key: str) -> str:
 
 
 def _checked(word: str, what: str) -> str:
-    """A word that this program made (hexadecimal, a uid): plain letters and digits."""
-    if not word or len(word) > 128 or not _PLAIN.issuperset(word):
+    """A word that this program made (hexadecimal, the uid of a call, `CALL.PLACE` of a job): no path of its own."""
+    if not word or word[0] == "." or len(word) > 128 or not _PLAIN.issuperset(word.replace(".", "")):
         raise BadValue(f"{what} {printable(word)!r} is not one of trainq's")
     return word
 

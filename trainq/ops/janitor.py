@@ -13,7 +13,7 @@ from trainq import wake
 from trainq.artifacts import datasets, manifest, models, runs
 from trainq.base import clock, files, hosts
 from trainq.base.crash import point
-from trainq.base.errors import NotPossible, TrainqError
+from trainq.base.errors import Damaged, NotPossible, TrainqError
 from trainq.ops.change import Change
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, lost, pruning, reads
@@ -229,11 +229,15 @@ class _Pass:
                 self.attempt_to("unpublished models", models.discard, self.paths, left.path)
 
     def _is_kept(self, left: models.Leftover) -> bool:
-        """A complete result that its job's end names: store failure keeps it."""
-        if left.job is None:
-            return os.path.exists(os.path.join(left.path, manifest.MANIFEST))
+        """A complete result that its job's end names: store failure keeps it, also when it was put aside."""
+        try:
+            job = manifest.read_manifest(left.path).get("job") if left.job is None else left.job
+        except Damaged:
+            return False  # half made or half deleted
+        if not isinstance(job, int):
+            return False
         with self.session.reading() as tx:
-            rows = reads.jobs(tx, [left.job]) or reads.past(tx, [left.job])
+            rows = reads.jobs(tx, [job]) or reads.past(tx, [job])
         return bool(rows) and rows[0]["reason"] == "store"
 
     def old_runs(self, before: float) -> None:
