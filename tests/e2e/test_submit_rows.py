@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -186,7 +187,7 @@ ODD = {
     "infinity": ("-Infinity", "-Infinity"),
     "comma": ("a,b", "a,b"),
     "equals": ("x=y=z", "x=y=z"),
-    "umlaut": ("grün ☃ 𝔘", "grün ☃ 𝔘"),
+    "umlaut": ("grün ☃ 𝄞", "grün ☃ 𝄞"),
     "lines": ("one\ntwo\t", "one\ntwo\t"),
     "large": (str(2**70), 2**70),
     "leading": ("007", "007"),
@@ -311,6 +312,45 @@ def test_one_bad_line_stores_none(tq):
         done = tq("submit", "--from", "-", input=text.encode("latin-1"))
         assert done.code == 2, (text, done)
         assert "line 2" in done.err, (text, done)
+    _nothing_stored(tq)
+
+
+def test_bytes_of_a_command_pass_through(tq):
+    """Q08: a command is bytes; names made of it, or given, break no list and no document."""
+    odd = b"a\xff\x1b[31m\nb"
+    jobs = [
+        tq.submit("--", "printf", "%s", odd),
+        tq.submit("-n", odd, "--env", b"ODD=" + odd, "--shell", 'printf %s "$ODD"'),
+        tq.submit("--shell", b"printf '" + odd + b"'"),
+    ]
+    lost = tq.submit("--", b"./" + odd)
+    os.mkdir(os.fsencode(tq.dir) + b"/" + odd)
+    there = tq.submit("--cwd", odd, "--", "pwd")
+    tq.ok("worker", "--until", "empty")
+    for job in jobs:
+        assert os.fsencode(tq.ok("logs", str(job)).out) == odd
+    assert os.fsencode(tq.ok("logs", str(there)).out).endswith(odd + b"\n")
+    assert tq.job(lost)["reason"] == "spawn"
+    assert base64.b64decode(tq.job(jobs[0])["command"]["argv_b64"][2]) == odd
+    table = tq.ok("status", "--all").out
+    assert "\x1b" not in table
+    assert len(table.splitlines()) >= 6
+    for words in (("--tag", odd), ("--key", odd), ("--model", odd), ("--queue", odd)):
+        done = tq("submit", *words, "--", "true")
+        assert (done.code, len(done.err.splitlines())) == (2, 2)
+        assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("field", ["name", "key", "cwd", "shell", "argv", "env", "data", "stdin", "type", "params"])
+def test_half_a_character_is_refused(tq, field):
+    """Q08: half a UTF-16 pair, which only JSON can spell, is no text: refused, or as a parameter's value passed on."""
+    half = "\ud800"
+    value = {"argv": ["true", half], "env": {"A": half}, "params": {half: 1}}.get(field, half)
+    line = {field: value} if field in ("argv", "shell", "type") else {"type": "ok", field: value}
+    done = tq("submit", "--from", "-", input=json.dumps(line))
+    assert done.code == 2, done
+    assert len(done.err.splitlines()) <= 2
+    assert "line 1" in done.err
     _nothing_stored(tq)
 
 

@@ -36,25 +36,46 @@ class Field(NamedTuple):
     line: bool = True  # may stand in a line of --from
 
 
-def _text(value: Any) -> str:
+def _named(value: Any) -> str:
+    """Text that is not empty; it may hold bytes that are no UTF-8."""
     if not isinstance(value, str):
         raise BadValue(f"text was expected, not {value!r}")
+    if not value:
+        raise BadValue("it is empty")
     if len(value) > NAME_LIMIT or "\0" in value:
         raise BadValue(f"at most {NAME_LIMIT} characters and no NUL were expected")
-    return value
+    return _as_bytes(value)
 
 
 def _filled(value: Any) -> str:
-    text = _text(value)
-    if not text:
-        raise BadValue("it is empty")
+    text = _named(value)
+    if readable(text) != text:
+        raise BadValue(f"it is not UTF-8: {quoted(text)}")
     return text
+
+
+def _label(value: Any) -> str:
+    return readable(_named(value))
+
+
+def readable(text: str) -> str:
+    """The text with U+FFFD for each byte that is no UTF-8: what is for people only can be stored so."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _as_bytes(value: str) -> str:
+    """Half a UTF-16 pair, which JSON can spell, is no text and no bytes."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadValue(f"this is no text: {quoted(value)}") from None
+    return value
 
 
 def _path(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValue(f"a path was expected, not {value!r}")
-    return value
+    return _as_bytes(value)
 
 
 def _whole(least: int, most: int = BIGGEST) -> Callable[[Any], int]:
@@ -137,10 +158,11 @@ def _read_assignment(text: str) -> tuple[str, str]:
 def _variable(name: str, value: str) -> None:
     if not name or "=" in name or "\0" in name or "\0" in value:
         raise BadValue(f"this cannot be a variable of the environment: {name!r}")
+    _as_bytes(name + value)
 
 
 def _variable_name(value: Any) -> str:
-    name = _filled(value)
+    name = _named(value)
     _variable(name, "")
     return name
 
@@ -191,7 +213,7 @@ def _yes_word(_text: str) -> bool:
 
 
 FIELDS: Final[tuple[Field, ...]] = (
-    Field("name", ("--name", "-n"), _filled, _filled, "a name for lists and logs; default: the program's or type's"),
+    Field("name", ("--name", "-n"), _label, _label, "a name for lists and logs; default: the program's or type's"),
     Field("tag", ("--tag",), _tag, _tag, "a word to filter by; may be repeated", many=True),
     Field("key", ("--key",), _filled, _filled, "makes the submit repeatable: one waiting or running job per key"),
     Field(
@@ -265,7 +287,7 @@ def argv_of(value: Any) -> tuple[str, ...]:
         raise BadValue("an argument holds a NUL")
     if not value[0]:
         raise BadValue("the program's name is empty")
-    return tuple(value)
+    return tuple(map(_as_bytes, value))
 
 
 def _checked(field: Field, value: Any) -> Any:
@@ -297,7 +319,7 @@ def _object(value: Any) -> dict[str, Any]:
 def _shell_line(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue(f"a line for the shell was expected, not {value!r}")
-    return value
+    return _as_bytes(value)
 
 
 def _unknown(name: str) -> BadValue:

@@ -27,6 +27,7 @@ from trainq.base.errors import (
 from trainq.domain import environment, fingerprint, params
 from trainq.domain.job import RETRY_ON, DataSet, NewJob, Submission
 from trainq.domain.keys import expand_key, model_key
+from trainq.domain.request import readable
 from trainq.domain.types import find_type
 from trainq.ops.change import Change
 from trainq.ops.queue import require_directories
@@ -132,7 +133,7 @@ def _check(request: Request, shared: _Shared) -> _Ready:
     own = _environment(values, shared)
     job = NewJob(
         queue=_queue(values, kind, shared),
-        name=values.get("name") or _name(request, kind),
+        name=values.get("name") or readable(_name(request, kind)),
         spec=_encode(_spec(request, kind, given, seed, own, shared)),
         type=None if kind is None else kind.name,
         priority=values.get("priority", 0),
