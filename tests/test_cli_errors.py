@@ -54,7 +54,7 @@ data = "required"
         (3, "not_found", ("status", "99")),
         (3, "not_found", ("cancel", "nope")),
         (3, "not_found", ("history", "key:none")),
-        (3, "not_found", ("logs", "last")),
+        (3, "not_found", ("logs", "last~7")),
         (3, "not_found", ("types", "show", "nope")),
         (3, "not_found", ("models", "show", "nope")),
         (4, "not_possible", ("logs", "1")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq.base.errors import TrainqError
 from trainq.base.files import explain as explain_os_error
 from trainq.base.files import printable
+from trainq.base.words import quoted
 from trainq.cli import printer
 from trainq.cli.document import document
 
@@ -59,6 +60,8 @@ def explain(error: BaseException, line: Line) -> Problem:
         return Problem(1, "output", str(error), None)
     if isinstance(error, OSError):
         return explain(explain_os_error(error), line)
+    if isinstance(error, UnicodeEncodeError):  # bytes of the command line on their way into the store
+        return Problem(2, "bad_value", f"not UTF-8: {quoted(error.object)}", _help(line))
     said: Any = getattr(error, "format_message", None)
     if callable(said):  # an error of the parser, whatever version of it is installed
         return Problem(2, "usage", _own_words(printable(str(said()))), _help(line))

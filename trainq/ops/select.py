@@ -61,6 +61,8 @@ def _is_one(selector: Selector, ids: list[int]) -> bool:
 def _find(tx: Transaction, selector: Selector, word: str, user_id: int, *, past: bool) -> tuple[list[int], list[str]]:
     if isinstance(selector, Ids):
         return _of_ranges(tx, selector, past=past)
+    if not _is_text(word):
+        return [], [word]
     found: list[int] = []
     if isinstance(selector, Last):
         ids = reads.submission(tx, user_id, selector.back)
@@ -84,6 +86,15 @@ def _of_ranges(tx: Transaction, selector: Ids, *, past: bool) -> tuple[list[int]
         if not ids:
             missing.append(str(first) if first == last else f"{first}-{last}")
     return found, missing
+
+
+def _is_text(word: str) -> bool:
+    """Names and keys in the store are UTF-8: a word that is not can find nothing."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _nothing(word: str) -> NotFound:
