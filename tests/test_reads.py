@@ -203,7 +203,7 @@ def plans(session, read):
         lambda tx: reads.last_ended(tx, 10),
         lambda tx: reads.count(tx, EVERYTHING),
         lambda tx: reads.count(tx, Filter(state=("done",), queue=("gpu",))),
-        lambda tx: reads.counts(tx),
+        reads.counts,
         lambda tx: reads.jobs(tx, [1, 2]),
         lambda tx: reads.past(tx, [1, 2]),
         lambda tx: reads.attempts(tx, [1, 2]),
