@@ -1,6 +1,6 @@
 """From the words of the command line to the exit status.
 
-Short commands leave with `os._exit` once all is flushed: the interpreter's own end costs more than a submit's
+All commands leave with `os._exit` once all is flushed: the interpreter's own end costs more than a submit's
 transaction. So nothing may rest on atexit; what must be durable is durable when its command returns.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMPLETION = "_TRAINQ_COMPLETE"
-LONG = ("worker",)
 
 
 def main() -> NoReturn:
@@ -26,9 +25,7 @@ def main() -> NoReturn:
         from trainq.cli.complete import answer
 
         os._exit(answer(os.environ[COMPLETION]))
-    code, is_long = run(sys.argv[1:])
-    if is_long:
-        sys.exit(code)
+    code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -40,18 +37,17 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def run(argv: Sequence[str]) -> tuple[int, bool]:
-    """Do what the words say; the exit status, and whether the command was one of the long ones."""
+def run(argv: Sequence[str]) -> int:
+    """Do what the words say; the exit status."""
     from trainq.cli.line import Line
 
     line = Line(argv)
     try:
-        code = _run(argv, line)
+        return _run(argv, line)
     except BaseException as error:  # noqa: BLE001  # the last place that can tell the user
         from trainq.cli import problem
 
-        code = problem.report(error, line)
-    return code, line.command in LONG
+        return problem.report(error, line)
 
 
 def _run(argv: Sequence[str], line: Line) -> int:

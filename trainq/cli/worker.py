@@ -39,6 +39,8 @@ def run(
         raise BadValue(f"--log-format: text or json was expected, not {log_format!r}")
     if max_jobs is not None and max_jobs < 1:
         raise BadValue(f"--max-jobs takes 1 or more, not {max_jobs}")
+    if name is not None and not name:
+        raise BadValue("--name is empty")
     if jsonl and line.json:
         raise Usage("--json is one report at the end, --jsonl a line for each event: one of them")
     if once and (until or max_jobs):

@@ -35,27 +35,30 @@ def crew(queue: Queue, *, all_: bool = False) -> Crew:
 
 def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any]:
     queues = json.loads(row["queues"])
+    jobs = workers.jobs_of(tx, row["id"])
     return {
         "name": row["name"],
         "id": row["id"],
         "host": row["host"],
         "pid": row["pid"],
         "user_id": row["user_id"],
-        "state": state_of(row, tx.now, zombie_after_s),
+        "state": state_of(row, tx.now, zombie_after_s, busy=bool(jobs)),
         "reason": None,
         "slots": row["slots"],
         "gpus": [],
         "queues": queues,
-        "jobs": workers.jobs_of(tx, row["id"]),
+        "jobs": jobs,
         "started_at": rfc3339(row["started_at"]),
         "heartbeat_at": rfc3339(row["heartbeat_at"]),
         "version": row["version"],
     }
 
 
-def state_of(row: Any, now: float, zombie_after_s: float) -> str:
-    """The word for how alive it is."""
+def state_of(row: Any, now: float, zombie_after_s: float, *, busy: bool) -> str:
+    """The word for how alive it is. Whether it has jobs is known sooner than its next heartbeat tells."""
     age = now - row["heartbeat_at"]
     if row["ended_at"] is not None or age > zombie_after_s:
         return "gone"
-    return "silent" if age > zombie_after_s / 2 else str(row["state"])
+    if age > zombie_after_s / 2:
+        return "silent"
+    return "draining" if row["state"] == "draining" else "busy" if busy else "idle"

@@ -285,6 +285,7 @@ class Worker:
         """INT drains, TERM and HUP stop; once more is the next step."""
         first = _DRAIN if number == signal.SIGINT else _STOP
         self._stopping = max(first, min(self._stopping + 1, _KILL))
+        self._beat_at = 0.0  # its row tells at once that it takes no more
         if self._stopping == _DRAIN:
             self._say("draining", running=len(self._attempts()))
         else:
