@@ -67,6 +67,10 @@ class _Ask:
             raise BadValue(f"--limit takes 0 or more, not {limit}")
         if sort is not None and sort.lstrip("-") not in SORTS:
             raise BadValue(f"cannot sort by {sort.lstrip('-')!r}; columns are {', '.join(SORTS)}")
+        if columns is not None:
+            from trainq.cli.columns import chosen
+
+            chosen(columns)  # a wrong name is refused whatever the form of the answer
         self.words = words
         self.which: Filter = line.filter() if line.filters else EVERYTHING
         self.is_all = all_ or bool(line.filters) or sort is not None

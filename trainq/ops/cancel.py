@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainq import wake
 from trainq.base.errors import NoSelector, NotPossible
+from trainq.ops import secrets
+from trainq.ops.cards import uid_of
 from trainq.ops.change import Change
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, reads
@@ -42,6 +44,8 @@ def cancel(
         ]
     if any(change.result in ("canceled", "canceling") for change in changes) and not dry_run:
         wake.ring(queue.paths.bell_number)
+        ended = [uid_of(rows[change.id]) for change in changes if change.result == "canceled"]
+        secrets.drop_all(queue.session, queue.paths, ended)
     if found.one and changes[0].result == "ended":
         state = (rows.get(found.ids[0]) or pruned[found.ids[0]])["state"]
         raise NotPossible(

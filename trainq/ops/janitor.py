@@ -14,13 +14,14 @@ from trainq.artifacts import datasets, manifest, models, runs
 from trainq.base import clock, files, hosts
 from trainq.base.crash import point
 from trainq.base.errors import Damaged, NotPossible, TrainqError
+from trainq.ops import secrets
 from trainq.ops.change import Change
 from trainq.ops.select import EVERYTHING, select
-from trainq.store import jobs, lost, pruning, reads
+from trainq.store import lost, pruning, reads
 from trainq.store import models as model_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
@@ -98,7 +99,7 @@ class _Pass:
             ("models", self.stray_models),
             ("staging", self.old_staging),
             ("runs", self.old_runs),
-            ("kept variables", self.old_secrets),
+            ("kept variables", self.ended_secrets),
             ("history", self.old_history),
         ):
             try:
@@ -260,22 +261,16 @@ class _Pass:
     def drop_run(self, number: int) -> bool:
         return not self.dry_run and runs.remove_run(self.paths, number)
 
-    def old_secrets(self, before: float) -> None:
-        """Kept variables of jobs that have ended or never came to be."""
-        for uid, written_at in self._secret_files():
-            if written_at <= before and not self.dry_run:
-                with self.session.reading() as tx:
-                    active = jobs.is_active_uid(tx, uid)
-                if not active:
-                    self.attempt_to("kept variables", runs.drop_secret, self.paths, uid)
-
-    def _secret_files(self) -> Iterator[tuple[str, float]]:
+    def ended_secrets(self, _before: float) -> None:
+        """Kept variables of jobs that have ended or never came to be, whatever their age: they are written under the
+        gate."""
+        if self.dry_run:
+            return
+        for uid in secrets.kept(self.paths):
+            self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid)
         for name, kind in files.listed(self.paths.specs):
-            path = os.path.join(self.paths.specs, name)
-            if kind == "file" and name.endswith(".env"):
-                yield name.removesuffix(".env"), os.lstat(path).st_mtime
-            elif kind == "file" and files.is_temporary(name) and not self.dry_run:
-                self.attempt_to("temporary files", self._drop_temporary, path)
+            if kind == "file" and files.is_temporary(name):
+                self.attempt_to("temporary files", self._drop_temporary, os.path.join(self.paths.specs, name))
 
     def _drop_temporary(self, path: str) -> bool:
         return os.lstat(path).st_mtime <= self.now - self.keep.file_grace and files.remove(path)

@@ -117,7 +117,9 @@ def environ_of(queue: Queue, job_id: int) -> dict[str, str]:
     import json
 
     with queue.session.reading() as tx:
-        return dict(json.loads(reads.environ(tx, job_id) or "{}").get("env", {}))
+        of_submit = json.loads(reads.environ(tx, job_id) or "{}").get("env", {})
+        own = json.loads(reads.specs(tx, [job_id]).get(job_id, "{}")).get("env", {})
+    return {**of_submit, **own}
 
 
 def _listing(

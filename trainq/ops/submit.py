@@ -208,6 +208,11 @@ def _data(values: Mapping[str, Any], kind: TypeSpec | None, shared: _Shared) -> 
             raise BadData(f"type {kind.name} needs a training set", hint=f"trainq submit {kind.name} --data FILE")
         if kind.data == "none" and named:
             raise BadData(f"type {kind.name} takes no training set")
+    variables: dict[str, str] = {}
+    for name in named:
+        other = variables.setdefault(name.upper(), name)
+        if other != name:
+            raise BadValue(f"--data: {other} and {name} would be the same variable TRAINQ_DATA_{name.upper()}")
     files = dict(named)
     if values.get("stdin"):
         files[STDIN] = values["stdin"]
@@ -328,6 +333,10 @@ def _store(shared: _Shared, ready: list[_Ready]) -> list[Change]:
         ids = iter(known)
     point("submit.after_commit")
     wake.ring(queue.paths.bell_number)
+    if any(item.on_duplicate == "replace" for item in ready):
+        from trainq.ops import secrets
+
+        secrets.drop_all(queue.session, queue.paths, secrets.kept(queue.paths))  # of what was replaced
     return [change or Change(next(ids), "submitted") for change in changes]
 
 

@@ -55,7 +55,8 @@ def wait(
         if end is not None and time.monotonic() >= end:
             left = [str(row["id"]) for row in rows if row["state"] not in ENDED]
             raise TimedOut(
-                f"still waiting for {len(left)} of {len(rows)} jobs after {timeout_s:g} s: {', '.join(left[:5])}"
+                f"still waiting for {len(left)} of {len(rows)} jobs after {timeout_s:g} s: {', '.join(left[:5])}",
+                hint=f"trainq status {left[0]}",
             )
         time.sleep(LOOK_S if end is None else max(0.0, min(LOOK_S, end - time.monotonic())))
 

@@ -375,15 +375,13 @@ class Attempt:
         """Close what is open; what else is left to do on the disk once the end is committed (slow, and repairable)."""
         if self._run is not None:
             self._run.close()
-        ended = self.decision is not None and self.decision.state not in ("pending", "held")
-        has_secret = ended and bool(self.claimed.spec.get("secrets"))
         kept = self.version is not None or (self.decision is not None and self.decision.reason == "store")
         unused = self._staged is not None and not kept
-        if not (self._data or has_secret or unused or self.version is not None or self.removed):
+        if not (self._data or unused or self.version is not None or self.removed):
             return None
-        return lambda: self._clean(unused=unused, has_secret=has_secret)
+        return lambda: self._clean(unused=unused)
 
-    def _clean(self, *, unused: bool, has_secret: bool) -> None:
+    def _clean(self, *, unused: bool) -> None:
         paths = self.place.paths
         if self._run is not None and self._data:
             files.remove_tree(os.path.join(self._run.dir, "data"))
@@ -393,8 +391,6 @@ class Attempt:
             model_files.point_latest(paths, self.claimed.row["model_key"], self.version)
         for item in self.removed:
             model_files.delete(paths, item.key, item.version)
-        if has_secret:
-            runs.drop_secret(paths, self.uid)
 
 
 _STOP_WORDS = {"canceled": "canceled", "timeout": "time", "drained": "drained"}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq import wake
 from trainq.base import clock, hosts
 from trainq.base.errors import NotPossible, TrainqError
+from trainq.ops import secrets
 from trainq.ops.queue import require_directories
 from trainq.store import jobs, workers
 from trainq.store.session import Unsure
@@ -316,6 +317,8 @@ class Worker:
                 attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
         for claimed in done.claimed:
             self._begin(claimed)
+        if any(one.state != "pending" for one in done.found):
+            secrets.drop_all(self.session, self.queue.paths, secrets.kept(self.queue.paths))
         if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
             wake.ring(self.queue.paths.bell_number)
 
@@ -347,6 +350,8 @@ class Worker:
                 continue
             if attempt in done.settled:
                 slot.attempt = None
+                if attempt.claimed.spec.get("secrets"):
+                    secrets.drop_all(self.session, self.queue.paths, [attempt.uid])
                 self._clean(attempt)
                 self._tell(attempt)
             elif attempt in done.gone:
