@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -70,7 +74,17 @@ class Trainq:
     def start(self, *args: Any, **more: Any) -> subprocess.Popen[bytes]:
         """The command as a process that goes on."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(self.command(*args), cwd=self.cwd, env=self.env, **(pipes | more))
+        return subprocess.Popen(self.command(*args), cwd=self.cwd, env=self.env, bufsize=0, **(pipes | more))
+
+    @contextlib.contextmanager
+    def running(self, *args: Any, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """The command as a process that is gone when the block is left."""
+        process = self.start(*args, **more)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     @staticmethod
     def command(*args: Any) -> list[Any]:
