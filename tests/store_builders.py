@@ -136,6 +136,7 @@ def is_sound(path: str) -> bool:
 PRELUDE = """
 import json, os, signal, sys, time
 from store_builders import *
+from trainq.domain.job import Claim
 from trainq.base import errors
 from trainq.store import jobs, lost, pruning, workers
 from trainq.store.gate import Gate

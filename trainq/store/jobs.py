@@ -230,6 +230,8 @@ def publish(
     `on_disk` is the highest number that lies in the key's directory or aside. The caller moves the sealed directory
     to the number answered before the transaction commits. Raises LostClaim.
     """
+    if outcome.cause is not None:
+        raise ValueError(f"{outcome.cause}: only a success is published")
     if current(tx, claim)["cancel_at"] is not None:
         _finish(tx, claim, outcome, last, version=None)
         return None

@@ -53,7 +53,7 @@ def expire(tx: Transaction, row: Any, why: str) -> list[Lost]:
     rows = tx.named(
         "expire", id=row["id"], attempt=row["attempt"], beat=row["beat"], state=decision.state, reason=decision.reason,
         side=decision.side, by=row["cancel_by"], system_cost=decision.system_cost,
-        message=f"{row['worker']}: {why}",
+        message=row["message"] if decision.state == "canceled" else f"{row['worker']}: {why}",
         error=f"lost {row['system_used'] + 1} times, last on {row['worker']}: {why}" if decision.state == "errored" else None,
     )  # fmt: skip
     tx.rows("DELETE FROM sighting WHERE job_id = ?", (row["id"],))

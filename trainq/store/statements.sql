@@ -68,9 +68,10 @@ WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'ru
 RETURNING id
 
 -- name: cancel_waiting
--- A waiting job is canceled at once.
+-- A waiting job is canceled at once; how an attempt before ended is history.
 UPDATE job SET state = 'canceled', reason = 'user', cancel_at = :now, cancel_by = :by, ended_at = :now,
-  changed_at = :now, changed_by = :by, message = :message, due_at = NULL
+  changed_at = :now, changed_by = :by, message = :message, due_at = NULL, cause = NULL, exit_code = NULL, signal = NULL,
+  error = NULL
 WHERE id = :id AND state IN ('held', 'pending')
 RETURNING id
 
