@@ -63,7 +63,7 @@ def test_the_database_accepts_exactly_the_moves_of_the_table(session, old, new):
 
 
 def test_the_trigger_holds_the_table_of_moves_word_for_word(session):
-    """Q37: the trigger's text and MOVES are the same 14 moves."""
+    """Q37: the trigger's text and MOVES are the same 16 moves."""
     with session.reading() as tx:
         text = tx.value("SELECT sql FROM sqlite_master WHERE name = 'job_move'")
     moves = re.search(r"instr\('\|([^']*)\|'", text).group(1).split("|")

@@ -34,13 +34,15 @@ def test_a_bell_that_is_not_there_says_nothing(bell):
     assert wake.read(bell + "/deeper/gen") == b""
 
 
-@pytest.mark.parametrize("spoil", ["no directory", "a directory", "a link"])
+@pytest.mark.parametrize("spoil", ["no directory", "a directory", "a link", "a pipe"])
 def test_ringing_never_fails(bell, spoil, tmp_path):
-    """E23: a lost wake-up is no error, and a link is not followed."""
+    """E23: a lost wake-up is no error; a link is not followed, and nobody hangs at a pipe."""
     if spoil == "no directory":
         os.rmdir(os.path.dirname(bell))
     elif spoil == "a directory":
         os.mkdir(bell)
+    elif spoil == "a pipe":
+        os.mkfifo(bell)
     else:
         os.symlink(tmp_path / "elsewhere", bell)
     wake.ring(bell)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # whatever lies there under the bell's name, nobody hangs at it
+
 
 def ring(path: str) -> None:
     """Ring. Never fails: workers look by themselves within a poll."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
             os.pwrite(fd, b"%020d %010d\n" % (time.time_ns(), os.getpid()), 0)
         finally:
@@ -29,7 +31,7 @@ def ring(path: str) -> None:
 def read(path: str) -> bytes:
     """What the bell says now; empty when it is not there."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError:
         return b""  # deleted or not yet rung: another value than before, or the same as before
     try:
