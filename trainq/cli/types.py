@@ -28,6 +28,8 @@ def run(
     action_of(action, ACTIONS, "types")
     if action == "show" and name is None:
         raise Usage("show which type?", hint="trainq types list")
+    if action != "show" and name is not None:
+        raise Usage(f"types {action} takes no name", hint=f"trainq types show {name}")
     queue = line.open_queue()
     if action == "show" and name is not None:
         one = types.one(queue, name)
