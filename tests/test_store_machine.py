@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from store_builders import counts_are_real, dump_in, join, model, new_job, place, submission
 
 from trainq.base import clock
+from trainq.base.errors import TrainqError
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, may_move
 from trainq.store import jobs, lost, pruning
@@ -33,12 +34,13 @@ from trainq.store.jobs import LostClaim
 from trainq.store.statements import NAMED
 
 EXAMPLES = int(os.environ.get("TRAINQ_MACHINE", "0"))
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # ten thousand commits, and no power cut in them
 ZOMBIE_S = 4.0
 QUEUES = ("cpu", "gpu")
 OBSERVERS = ("A", "B")
 CAUSES = (None, "exit", "exit", "spawn", "store", "drained", "requeued")
 QUIET = settings(
-    max_examples=EXAMPLES or 160,
+    max_examples=EXAMPLES or 120,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     deadline=None,
@@ -79,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.directory = tempfile.mkdtemp(prefix="machine-")
+        self.directory = tempfile.mkdtemp(prefix="machine-", dir=MEMORY)
         self.place = place(self.directory)
         self.session = self.place.session()
         with self.session.writing() as tx:
@@ -419,5 +421,6 @@ def test_without_the_fence_the_machine_finds_the_bug(monkeypatch, fence):
         taken += n
     assert taken == 3  # beat, held_by, finish
     search = settings(QUIET, max_examples=200, phases=[Phase.generate], verbosity=Verbosity.quiet, print_blob=False)
-    with pytest.raises(AssertionError, match="lost claim"):
+    # without the state alone, the table of moves is a second wall
+    with pytest.raises((AssertionError, TrainqError), match="lost claim|table of moves"):
         run_state_machine_as_test(StoreMachine, settings=search)
