@@ -104,7 +104,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
 def init(root: str) -> Made:
     """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
 
-    Raises UnsafeRoot, Unwritable, DiskFull; a root made by half is completed by the next call.
+    Raises UnsafeRoot, Unwritable, DiskFull, Damaged, NewerSchema; a root made by half is completed by the next call.
     """
     from trainq.store.create import create
 
@@ -118,7 +118,12 @@ def init(root: str) -> Made:
             files.create_exclusively(paths.config, sample().encode())
         except FileExistsError:
             pass  # another init was faster, with the same text
-    return Made(paths.root, "local", create(paths.database))
+    made = create(paths.database)
+    if not made:  # "already" is said only of a queue that can be used
+        session = LocalSession(paths.database, paths.gate)
+        session.connection()
+        session.close()
+    return Made(paths.root, "local", made)
 
 
 def require_directories(queue: Queue) -> None:
