@@ -422,5 +422,5 @@ def test_without_the_fence_the_machine_finds_the_bug(monkeypatch, fence):
     assert taken == 3  # beat, held_by, finish
     search = settings(QUIET, max_examples=200, phases=[Phase.generate], verbosity=Verbosity.quiet, print_blob=False)
     # without the state alone, the table of moves is a second wall
-    with pytest.raises((AssertionError, TrainqError), match="lost claim|table of moves"):
+    with pytest.raises((AssertionError, TrainqError), match=r"lost claim|table of moves"):
         run_state_machine_as_test(StoreMachine, settings=search)
