@@ -207,7 +207,7 @@ def test_without_home_and_root(tmp_path):
     """~/.trainq is made on first use; without a home the error says what to set."""
     home = tmp_path / "home"
     home.mkdir()
-    trainq = Trainq("", str(tmp_path))
+    trainq = Trainq("", "/")  # above a temporary directory somebody's .trainq might lie
     trainq.env = environment(HOME=str(home), TRAINQ_ROOT=None)
     assert trainq.ok("status", "--json").json["total"] == 0
     assert (home / ".trainq" / "queue.sqlite").exists()
