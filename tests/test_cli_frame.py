@@ -205,6 +205,8 @@ def test_tables_and_colours_on_a_terminal(run_trainq):
 
 def test_without_home_and_root(tmp_path):
     """~/.trainq is made on first use; without a home the error says what to set."""
+    if os.path.isdir("/.trainq"):
+        pytest.skip("a queue in / is the nearest one from everywhere: remove /.trainq")
     home = tmp_path / "home"
     home.mkdir()
     trainq = Trainq("", "/")  # above a temporary directory somebody's .trainq might lie
