@@ -6,8 +6,12 @@ The protocol: lines of UTF-8 JSON, one object a line, at most 1 MiB.
             {"do": "progress", "fraction": F, "step": N, "total": N, "message": TEXT}      null: as it was
             {"do": "metric", "values": {NAME: NUMBER, …}, "step": N, "group": TEXT}
                                                          a NUMBER may be the text "nan", "inf" or "-inf"
+            {"do": "checkpoint", "number": N, "step": N, "epoch": N, "digest": SHA256, "size": BYTES}
+                                                         one stands complete in the checkpoint directory
+            {"do": "checkpoint_failed", "error": TEXT}
             … with "ack": N                              asks for an answer once the line has been read
     worker  {"ack": N}
+            {"ack": N, "ok": true | false}               to a checkpoint, once that is decided: committed or not
             {"do": "stop", "reason": "canceled" | "time" | "drained"}     said again to who connects later
 
 Both sides pass over words and keys that they do not know: the other may be newer. A job may hold any number
@@ -20,6 +24,7 @@ are listened to; which attempt they speak for is their word, so the receiver che
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import selectors
@@ -28,9 +33,10 @@ import stat
 import struct
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import Unwritable
+from trainq.worker import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +48,14 @@ CONNECTIONS_LIMIT = 512
 _READ_BYTES = 64 * 1024
 _DRAIN_READS = 64
 _OUT_LIMIT = 64 * 1024
-_NAME_LIMIT = 200
-_TEXT_LIMIT = 1000
 _SWEEP_AGE_S = 60
+
+
+class Asker(NamedTuple):
+    """Who asked, on which connection, under which number (None: wants no answer)."""
+
+    connection: int
+    ack: int | None
 
 
 class Channel:
@@ -53,8 +64,12 @@ class Channel:
     Everything is registered in `selector` with `data` = a callable without arguments; the loop calls it when
     its key is ready. `on_message(uid, attempt, message)` gets well-formed messages only: {"do": "progress",
     "fraction", "step", "total", "message"}, each None or a finite number (fraction from 0 to 1) or text, or
-    {"do": "metric", "values", "step", "group"} with values {text: float, NaN and infinities included}. It may
-    call push, and drop (what else that process had said is then not delivered).
+    {"do": "metric", "values", "step", "group"} with values {text: float, NaN and infinities included}, or
+    {"do": "checkpoint_failed", "error"}, or {"do": "checkpoint", "number", "step", "epoch", "digest", "size", "asker"}.
+    It may call push, and drop (what else that process had said is then not delivered).
+
+    A checkpoint is not answered here: whoever commits it calls `ack(message["asker"], ok)`, at once or later, when the
+    transaction is over. Those that `drop` still delivers are part of what the attempt did: commit them with its end.
     """
 
     def __init__(
@@ -63,6 +78,7 @@ class Channel:
         self._selector = selector
         self._on_message = on_message
         self._connections: set[_Connection] = set()
+        self._numbers = itertools.count(1)
         self._stops: dict[tuple[str, int], bytes] = {}
         self._directory, self._own_directory = _private_directory()
         _sweep(self._directory)
@@ -85,6 +101,13 @@ class Channel:
             self._stops[(uid, attempt)] = line
         for connection in self._of((uid, attempt)):
             self._send(connection, line)
+
+    def ack(self, asker: Asker, ok: bool) -> None:
+        """Answer a checkpoint: `ok` once it is committed. Nothing happens if who asked is gone."""
+        for connection in self._connections:
+            if connection.number == asker.connection and asker.ack is not None:
+                self._send(connection, _line({"ack": asker.ack, "ok": ok}))
+                return
 
     def drop(self, uid: str, attempt: int) -> None:
         """The attempt has ended: deliver what its processes had said by now, then close their connections.
@@ -139,7 +162,7 @@ class Channel:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            connection = _Connection(accepted)
+            connection = _Connection(accepted, next(self._numbers))
             self._connections.add(connection)
             self._selector.register(accepted, selectors.EVENT_READ, partial(self._serve, connection))
 
@@ -185,11 +208,14 @@ class Channel:
             if connection.address in self._stops:
                 self._send(connection, self._stops[connection.address])
             return connection.address is not None
-        checked = _checked(message)
+        checked = messages.checked(message)
+        ack = message.get("ack")
+        answered_later = checked is not None and checked["do"] == "checkpoint"
+        if checked is not None and answered_later:
+            checked["asker"] = Asker(connection.number, ack if isinstance(ack, int) else None)
         if checked is not None:
             self._on_message(*connection.address, checked)
-        ack = message.get("ack")
-        if isinstance(ack, int):
+        if isinstance(ack, int) and not answered_later:
             self._send(connection, _line({"ack": ack}))
         return True
 
@@ -222,8 +248,9 @@ class Channel:
 class _Connection:
     """One process of a job, known by its address (uid, attempt) once it has said hello."""
 
-    def __init__(self, accepted: socket.socket) -> None:
+    def __init__(self, accepted: socket.socket, number: int) -> None:
         self.socket = accepted
+        self.number = number
         self.address: tuple[str, int] | None = None
         self.incoming = bytearray()
         self.out = bytearray()
@@ -271,67 +298,7 @@ def _address(message: dict[str, Any]) -> tuple[str, int] | None:
     uid, attempt = message.get("hello"), message.get("attempt")
     if not isinstance(uid, str) or not isinstance(attempt, int):
         return None
-    return uid[:_NAME_LIMIT], attempt
-
-
-def _checked(message: dict[str, Any]) -> dict[str, Any] | None:
-    """The message with every key there and of its type; None for an unknown word or nothing to say."""
-    match message.get("do"):
-        case "progress":
-            return _progress(message)
-        case "metric":
-            return _metric(message)
-        case _:
-            return None
-
-
-def _progress(message: dict[str, Any]) -> dict[str, Any] | None:
-    fraction, step, total = (_finite(message.get(key)) for key in ("fraction", "step", "total"))
-    if fraction is None and step is not None and total:
-        fraction = step / total
-    if fraction is not None:
-        fraction = min(max(float(fraction), 0.0), 1.0)
-    text = _text(message.get("message"), _TEXT_LIMIT)
-    if fraction is None and step is None and total is None and text is None:
-        return None
-    return {"do": "progress", "fraction": fraction, "step": step, "total": total, "message": text}
-
-
-def _metric(message: dict[str, Any]) -> dict[str, Any] | None:
-    given = message.get("values")
-    if not isinstance(given, dict):
-        return None
-    values = {_text(name, _NAME_LIMIT): _real(value) for name, value in given.items()}
-    values = {name: value for name, value in values.items() if value is not None}
-    if not values:
-        return None
-    step, group = _finite(message.get("step")), _text(message.get("group"), _NAME_LIMIT)
-    return {"do": "metric", "values": values, "step": step, "group": group}
-
-
-def _real(value: Any) -> float | None:
-    if isinstance(value, str) and value not in {"nan", "inf", "-inf"}:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _finite(value: Any) -> int | float | None:
-    """A number that a database column holds: finite, whole ones within 64 bits."""
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)
-    if isinstance(value, float) and value - value == 0:
-        return value
-    return None
-
-
-def _text(value: Any, limit: int) -> str | None:
-    """Text without half surrogates, which JSON can spell and UTF-8 cannot."""
-    if not isinstance(value, str):
-        return None
-    return value[:limit].encode("utf-8", "replace").decode("utf-8")
+    return uid[: messages.NAME_LIMIT], attempt
 
 
 def _is_ours(accepted: socket.socket) -> bool:
