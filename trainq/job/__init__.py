@@ -1,7 +1,7 @@
 """What training code imports: `from trainq import job`.
 
 A guest in somebody's training run: standard library only, nothing imported before it is needed, never an
-exception for an odd value, never a wait for the worker. Outside a job every call is a silent no-op and the
+exception for an odd value, never a wait for the worker (but in `checkpoint.save`). Outside a job every call is a silent no-op and the
 values are those of a run by hand, so the same script works in both places:
 
     from trainq import job
@@ -15,6 +15,8 @@ values are those of a run by hand, so the same script works in both places:
         job.metric("loss", loss, step=epoch)
     model.save(os.path.join(job.model_dir, "model.bin"))
 
+`job.checkpoint` saves and finds checkpoints: see trainq/job/checkpoint.py.
+
 It runs in the interpreter of the job, which may be older than the one of the worker: keep it to what Python
 3.9 reads.
 """
@@ -27,6 +29,8 @@ TYPE_CHECKING = False  # `import typing` would be most of this module's cost
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from trainq.job import checkpoint as checkpoint
 
 # Looked up at first use by __getattr__; these lines only declare the types.
 inside: bool
@@ -47,6 +51,7 @@ run_dir: str
 
 __all__ = [
     "attempt",
+    "checkpoint",
     "checkpoint_dir",
     "data",
     "inside",
@@ -63,6 +68,10 @@ _VALUES = frozenset(("inside", "params", "seed", "attempt", "model_dir", "checkp
 
 
 def __getattr__(name: str) -> Any:
+    if name == "checkpoint":
+        import trainq.job.checkpoint as module
+
+        return module
     if name not in _VALUES:
         raise AttributeError(f"module 'trainq.job' has no attribute {name!r}")
     from trainq.job import given
