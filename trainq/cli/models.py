@@ -68,15 +68,17 @@ def table(found: list[Model]) -> Iterator[str | Table]:
     if not found:
         yield "no models"
         return
-    columns = ("model", "type", "params", "metrics", "size", "job", "path")
+    names = [f"{model['key']}@{model['version']}" for model in found]
     rows = [
         [
-            f"{model['key']}@{model['version']}", model["type"] or "", short_values(model["params"]),
-            short_values(model["metrics"]), show_size(model["size"]), str(model["job"]), model["path"],
+            name, model["type"] or "", str(model["job"]), show_size(model["size"]), short_values(model["metrics"]),
+            short_values(model["params"]),
         ]
-        for model in found
+        for name, model in zip(names, found, strict=True)
     ]  # fmt: skip
-    yield Table(columns, rows)
+    yield Table(("model", "type", "job", "size", "metrics", "params"), rows)
+    # Paths are long and are copied whole: a line each, not a column.
+    yield Table((), [[name, model["path"]] for name, model in zip(names, found, strict=True)])
 
 
 def _card(model: dict[str, Any]) -> Iterator[str | Table]:

@@ -102,7 +102,10 @@ def _rich_table(table: Table) -> Any:
         style = "bold" if not table.columns and place == 0 else ""
         last = place == len(table.columns) - 1
         grid.add_column(
-            name, style=style, overflow="ellipsis" if last else "fold", no_wrap=last and bool(table.columns)
+            name,
+            style=style,
+            overflow="ellipsis" if last and table.columns else "fold",
+            no_wrap=place == 0 or (last and bool(table.columns)),
         )
     for row in table.rows:
         grid.add_row(*(Text(cell(word), style=STATE_COLORS.get(word, "")) for word in row))
