@@ -220,7 +220,7 @@ class Attempt:
                 fraction = min(1.0, max(0.0, step / total))
             said = {"fraction": fraction, "step": step, "total": total, "note": message["message"]}
             self.progress = self.progress._replace(**{name: new for name, new in said.items() if new is not None})
-        else:
+        elif message["do"] == "metric":
             self.metrics.update(message["values"])
         self.fresh = True
 
