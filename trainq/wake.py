@@ -59,6 +59,8 @@ class Watch:
 
 
 def _observe(directory: str, heard: Callable[[], None]) -> Any:
+    import logging
+
     from watchdog.events import FileSystemEventHandler
     from watchdog.observers import Observer
 
@@ -67,6 +69,8 @@ def _observe(directory: str, heard: Callable[[], None]) -> Any:
             if event.event_type in ("modified", "created", "moved", "deleted"):
                 heard()
 
+    # When it is stopped while it hears something, it complains of that on stderr.
+    logging.getLogger("watchdog").setLevel(logging.CRITICAL)
     observer = Observer()
     try:
         observer.schedule(Handler(), directory, recursive=False)

@@ -163,9 +163,7 @@ def _path_of(entry: Mapping[str, Any]) -> str:
     return str(entry["path"])
 
 
-def _written(
-    staged: str, facts: Mapping[str, Any], found: list[dict[str, Any]], links: list[dict[str, Any]]
-) -> Sealed:
+def _written(staged: str, facts: Mapping[str, Any], found: list[dict[str, Any]], links: list[dict[str, Any]]) -> Sealed:
     import hashlib
 
     size = sum(entry["size"] for entry in found)

@@ -59,9 +59,7 @@ def _numbers(directory: str) -> list[int]:
             found = files.listed(directory)
         except FileNotFoundError:
             return []
-    return sorted(
-        number for name, kind in found if kind == "directory" and (number := _number(name)) is not None
-    )
+    return sorted(number for name, kind in found if kind == "directory" and (number := _number(name)) is not None)
 
 
 def _number(name: str) -> int | None:
@@ -74,16 +72,23 @@ def place(paths: Paths, staged: str, key: str, version: int) -> str:
     """Give a sealed directory its name, durably; the path of the version.
 
     Under the gate only: that the name is free is looked at before it is taken. `Storage` if it is taken, or
-    if the directory was never sealed. Until the transaction is committed the version is an orphan.
+    if the directory was never sealed; after an error it lies where it was staged. Until the transaction is
+    committed the version is an orphan.
     """
     target = paths.version(key, version)
+    if staged == target:
+        return target  # a turn before this one did it, and could not commit
     if not os.path.exists(os.path.join(staged, MANIFEST)):
         raise Storage(f"{files.printable(staged)} has no manifest and cannot be published")
     with files.reporting(target):
         files.make_directories(paths.models, checked_key(key))
         if os.path.lexists(target):
             raise FileExistsError(f"version {version} of this key stands already")
-        _move(staged, target)
+        try:
+            _move(staged, target)
+        except BaseException:
+            _put_back(target, staged)
+            raise
         crash.point("publish.placed")
     return target
 
@@ -94,6 +99,15 @@ def _move(source: str, target: str) -> None:
     # The new name first: after a power cut between the two a directory may show twice, but not vanish.
     files.sync_directory(os.path.dirname(target))
     files.sync_directory(os.path.dirname(source))
+
+
+def _put_back(target: str, staged: str) -> None:
+    """The result of a failed placing is looked for where it was staged, and an orphan would be cleared away."""
+    try:
+        if not os.path.lexists(staged):
+            os.rename(target, staged)
+    except OSError:
+        pass  # an orphan then; the error that matters is on its way
 
 
 def unplace_orphan(paths: Paths, key: str, version: int) -> str | None:

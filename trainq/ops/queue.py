@@ -165,6 +165,6 @@ def _working_directory() -> str:
 
 def _home() -> str:
     home = os.path.expanduser("~")
-    if home.startswith("~"):
+    if home.startswith("~") or os.environ.get("HOME") == "":
         raise NoRoot("no --root, no TRAINQ_ROOT, and no home directory", hint="trainq --root DIR, or set HOME")
     return home

@@ -14,7 +14,7 @@ from trainq.artifacts import logs, manifest, runs
 from trainq.artifacts import models as model_files
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import BadData, TrainqError
+from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.domain.job import NewModel, Outcome, Progress
 from trainq.domain.outcome import Seen, classify, not_started
 from trainq.domain.retention import to_remove
@@ -101,7 +101,7 @@ class Attempt:
         try:
             self._open_files()
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end("spawn", f"cannot prepare the run: {_text(error)}")
+            self._end(_cause(error, "spawn"), f"cannot prepare the run: {_text(error)}")
             return
         if self.claimed.data:
             self.busy = True
@@ -137,7 +137,7 @@ class Attempt:
     def _unpacked(self, error: BaseException | None) -> None:
         self.busy = False
         if error is not None:
-            self._end("data", f"the training set cannot be unpacked: {_text(error)}")
+            self._end(_cause(error, "data"), f"the training set cannot be unpacked: {_text(error)}")
         elif self.outcome is None:
             self.start()
 
@@ -155,7 +155,7 @@ class Attempt:
             plan = self._plan()
             stdin = self._open_stdin()
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end("spawn", f"cannot prepare the run: {_text(error)}")
+            self._end(_cause(error, "spawn"), f"cannot prepare the run: {_text(error)}")
             return
         try:
             stderr = self._run.stderr_fd if self._run.stderr_fd is not None else self._run.log_fd
@@ -324,7 +324,7 @@ class Attempt:
 
     def store_failed(self, error: BaseException) -> None:
         """The result could not be published: it is kept where it lies, and the error says where."""
-        self._model = None
+        self._model, self.version, self.decision, self.removed = None, None, None, []
         self._end("store", f"the model could not be published: {_text(error)}; it is kept in {self._staged}")
 
     def _end(self, cause: str, text: str) -> None:
@@ -352,10 +352,15 @@ class Attempt:
             self.decision = jobs.settle(tx, self.claim, self.outcome, self.latest())
             return
         paths, key = self.place.paths, self._model.key
+        placed = self.version  # by a turn whose commit failed
         on_disk = model_files.highest_version(paths, key)
+        if placed is not None and placed == on_disk:
+            on_disk -= 1
         self.version = jobs.publish(tx, self.claim, self.outcome, self.latest(), self._model, on_disk)
         if self.version is None:
             self.decision = jobs.CANCELED
+            if placed is not None:
+                self._staged, self.removed = None, [Removed(key, placed)]
             return
         self.decision = jobs.DONE
         assert self._staged is not None
@@ -394,6 +399,11 @@ class Attempt:
 
 
 _STOP_WORDS = {"canceled": "canceled", "timeout": "time", "drained": "drained"}
+
+
+def _cause(error: BaseException, else_: str) -> str:
+    """Whose fault it is that a run could not be prepared: a disk that is full or sick is not the job's."""
+    return "store" if isinstance(error, (DiskFull, Storage, Unwritable)) else else_
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:

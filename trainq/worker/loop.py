@@ -107,6 +107,7 @@ class Worker:
         self._seen: tuple[bytes, int] = (b"", -1)
         self._may_be_work = True
         self._adrift = False
+        self._failing = False  # the last turn could not be taken
         self._complained = ""
 
     # life ------------------------------------------------------------------------------------------------------
@@ -177,11 +178,31 @@ class Worker:
             self._complain(error)  # it will be seen as gone in its time
 
     def _is_finished(self) -> bool:
-        if self._attempts() or self._inbox.slow_jobs or self._adrift:
+        if self._is_beyond_hope():
+            return True
+        if self._attempts() or self._inbox.slow_jobs or self._may_hold_unknown():
             return False
         if self._stopping or not self._has_wishes():
             return True
         return self.options.until is not None and not self._may_be_work and self._nothing_waits()
+
+    def _may_hold_unknown(self) -> bool:
+        """Whether it may have claimed what it knows nothing of. A full disk can still be read, and so tell."""
+        if self._adrift and self._stopping:
+            try:
+                with self.session.reading() as tx:
+                    known = [attempt.claim.job_id for attempt in self._attempts()]
+                    self._adrift = bool(jobs.unknown_claims(tx, self._id, known))
+            except TrainqError as error:
+                self._complain(error)
+        return self._adrift
+
+    def _is_beyond_hope(self) -> bool:
+        """Told to end at once, nothing runs, and the storage takes no word: whoever comes next takes the jobs back."""
+        if self._stopping != _KILL or not self._failing or not all(one.over or one.lost for one in self._attempts()):
+            return False
+        self._lost_claims += sum(not one.lost for one in self._attempts())
+        return True
 
     def _has_wishes(self) -> bool:
         """Whether it may claim still, by number and by time."""
@@ -307,7 +328,7 @@ class Worker:
         except TrainqError as error:
             self._turn_failed(error, attempts)
             return
-        self._complained, self._adrift, self._may_be_work = "", False, False
+        self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
         self._due_at = done.next_due
         if beats:
             self._beat_at = clock.boot_s() + self.times.heartbeat
@@ -335,6 +356,7 @@ class Worker:
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
         self._complain(error)
+        self._failing = True
         if isinstance(error, Unsure):
             self._adrift = True
             for attempt in attempts:
