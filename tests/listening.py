@@ -13,12 +13,14 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
+import trainq
 from trainq.worker.channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Where the package is that is tested: the checkout, or where it was installed.
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(trainq.__file__)))
 UID = "0123-uid"
 
 

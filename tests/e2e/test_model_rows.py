@@ -202,7 +202,7 @@ def test_reuse_after_the_job_was_pruned(tq):
 
 def test_a_function_is_a_type(tq):
     """Q04: `call = "module:function"` gets the parameters by keyword, in the submit's directory, and may report."""
-    tq.types('[types.fn]\ncall = "mine:train"\nmodel = "required"\npython = "{}"'.format(sys.executable))
+    tq.types(f'[types.fn]\ncall = "mine:train"\nmodel = "required"\npython = "{sys.executable}"')
     tq.script(
         "mine.py",
         """
@@ -226,7 +226,7 @@ def test_a_function_is_a_type(tq):
 
 def test_a_missing_function_is_an_import_error(tq):
     """Q25: a `call` whose module is not there is errored import at once, with the last lines."""
-    tq.types('[types.fn]\ncall = "not_here:train"\npython = "{}"'.format(sys.executable))
+    tq.types(f'[types.fn]\ncall = "not_here:train"\npython = "{sys.executable}"')
     number = tq.submit("fn")
     tq.work()
     job = tq.job(number)
@@ -332,3 +332,18 @@ def test_a_required_model_that_is_missing_is_an_error(tq):
     assert (tq.state(required), tq.job(required)["reason"]) == ("errored", "model")
     assert tq.state(optional) == "done"
     assert tq.job(optional)["model"]["version"] is None
+
+
+def test_latest_is_the_newest_whoever_came_last(tq):
+    """Q44: when many slots and workers publish under one key at once, `@latest` ends on the newest version."""
+    line = json.dumps({"shell": "echo x >$TRAINQ_MODEL_DIR/m", "model": "m", "keep": 1})
+    directory = Path(tq.root) / "models" / "m"
+    for rounds in range(1, 4):
+        tq.ok("submit", "--from", "-", input="\n".join([line] * 40))
+        with (
+            tq.worker("--until", "empty", "--slots", "8") as one,
+            tq.worker("--until", "empty", "--slots", "8") as other,
+        ):
+            assert (one.end().code, other.end().code) == (0, 0)
+        assert sorted(os.listdir(directory)) == [f"@{40 * rounds}", "@latest"]
+        assert os.readlink(directory / "@latest") == f"@{40 * rounds}"

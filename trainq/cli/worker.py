@@ -9,6 +9,7 @@ import typer
 from trainq.base.errors import BadValue, UnknownQueue, Usage
 from trainq.cli.answer import Answer, Silence
 from trainq.cli.line import Line, line_of
+from trainq.cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,12 +124,48 @@ def _sentence(kind: str, facts: dict[str, Any]) -> str:
         if facts["error"]:
             parts.append(f": {facts['error'].strip().partition(chr(10))[0]}")
         return " ".join(parts).replace(" :", ":")
-    shown = ", ".join(f"{name} {_shown(value)}" for name, value in facts.items() if value is not None)
+    sentence = _SENTENCES.get(kind)
+    if sentence is not None:
+        return sentence(facts)
+    shown = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
     return f"{kind}: {shown}" if shown else kind
 
 
-def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _started(facts: dict[str, Any]) -> str:
+    return f"started: {counted(facts['slots'], 'slot')}, queues {','.join(facts['queues'])}, pid {facts['pid']}"
+
+
+def _draining(facts: dict[str, Any]) -> str:
+    if not facts["running"]:
+        return "draining: nothing runs"
+    return f"draining: {counted(facts['running'], 'job')} to finish, nothing new is claimed; ^C again stops"
+
+
+def _stopping(facts: dict[str, Any]) -> str:
+    jobs = counted(facts["running"], "job")
+    if facts["at_once"]:
+        return f"stopping at once: {jobs} killed and given back"
+    return f"stopping: {jobs} told to end, then given back at no cost; again kills at once"
+
+
+def _ended(facts: dict[str, Any]) -> str:
+    lost = facts["lost_claims"]
+    return f"ended: {counted(facts['jobs'], 'attempt')}" + (f", {counted(lost, 'claim')} lost" if lost else "")
+
+
+def _requeued(facts: dict[str, Any]) -> str:
+    return f"job {facts['id']} was lost on {facts['worker']}: now {facts['state']}"
+
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "started": _started,
+    "draining": _draining,
+    "stopping": _stopping,
+    "ended": _ended,
+    "requeued": _requeued,
+    "claim lost": lambda facts: f"job {facts['id']}: the claim is lost, its processes are killed",
+    "trouble": lambda facts: facts["message"] + (f"; hint: {facts['hint']}" if facts.get("hint") else ""),
+}
 
 
 def _answer(report: Report, code: int) -> Answer:

@@ -27,7 +27,7 @@ class TypeSpec(NamedTuple):
     name: str
     run: tuple[str, ...] | None = None
     call: str | None = None
-    params: dict[str, ParamSpec] = {}  # noqa: RUF012  # never changed
+    params: dict[str, ParamSpec] = {}  # never changed
     declares_params: bool = False
     data: str = "optional"
     model: str = "optional"

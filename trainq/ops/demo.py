@@ -121,11 +121,24 @@ def _look(worker: subprocess.Popen[bytes], place: str, rows: list[Row], on_look:
 
 
 def _next(queue: Queue) -> list[str]:
+    trainq = _program()
     return [
         f"export TRAINQ_ROOT={queue.paths.root}",
-        "trainq status 1",
-        "trainq logs 3",
-        "trainq models show wine",
-        f"trainq submit wine --data {os.path.join(os.path.dirname(queue.paths.root), 'wine.csv')} --param alpha=0.05",
-        "trainq worker --until idle",
+        f"{trainq} status 1",
+        f"{trainq} logs 3",
+        f"{trainq} models show wine",
+        f"{trainq} submit wine --data {os.path.join(os.path.dirname(queue.paths.root), 'wine.csv')} --param alpha=0.05",
+        f"{trainq} worker --until idle",
     ]
+
+
+def _program() -> str:
+    """Trainq as it can be typed here: a newcomer has it in a virtual environment that is not in PATH."""
+    import shlex
+    import shutil
+
+    called = os.path.abspath(sys.argv[0])
+    if os.path.basename(called) != "trainq":
+        return f"{shlex.quote(sys.executable)} -m trainq"
+    found = shutil.which("trainq")
+    return "trainq" if found is not None and os.path.realpath(found) == os.path.realpath(called) else shlex.quote(called)
