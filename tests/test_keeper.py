@@ -9,19 +9,15 @@ import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from keeper_zoo.tending import PATH, WAIT_S, ZOO, animal, begin, finish, living, ready, run, until
 
 import trainq
 from trainq.base.errors import BadValue, Unsupported
 from trainq.worker import keepers as module
-from trainq.worker.keeper import children, stat
-from trainq.worker.keepers import Empty, Exited, Failed, KeeperLost, Plan, Started, open_keepers
-
-ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper_zoo")
-WAIT_S = 30.0
-PATH = b"/usr/local/bin:/usr/bin:/bin"
+from trainq.worker.keepers import Empty, Exited, Failed, KeeperLost, Started, open_keepers
+from trainq.worker.tree import children, stat
 
 
 @pytest.fixture
@@ -35,51 +31,6 @@ def keepers():
 @pytest.fixture
 def keeper(keepers):
     return keepers[0]
-
-
-def until(condition):
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.01)
-
-
-def begin(keeper, argv, *, env=None, cwd=b"/", umask=0o22, out=None):
-    null = os.open(os.devnull, os.O_RDWR)
-    words = tuple(os.fsencode(word) for word in argv)
-    keeper.start(Plan(words, {b"PATH": PATH, **(env or {})}, cwd, umask), null, out or null, out or null)
-    os.close(null)
-
-
-def finish(keeper):
-    """All events up to the one after which the keeper is free."""
-    events = []
-    end = time.monotonic() + WAIT_S
-    while not events or not isinstance(events[-1], Empty | Failed):
-        ready, _, _ = select.select([keeper], [], [], max(0, end - time.monotonic()))
-        assert ready, f"nothing more after {events}"
-        events += keeper.events()
-    return events
-
-
-def run(keeper, argv, **how):
-    begin(keeper, argv, **how)
-    return finish(keeper)
-
-
-def animal(name, place, *words):
-    return [sys.executable, "-I", "-S", os.path.join(ZOO, "animals.py"), name, str(place), *words]
-
-
-def ready(place, number):
-    until(lambda: (place / "ready").exists() and (place / "ready").stat().st_size >= number)
-
-
-def living(place):
-    """The processes that left their mark in this directory and still run."""
-    pairs = [map(int, line.split()) for line in (place / "pids").read_text().splitlines()]
-    seen = [(pid, start, stat(pid)) for pid, start in pairs]
-    return [pid for pid, start, now in seen if now and now.start == start and now.state != b"Z"]
 
 
 # ---------------------------------------------------------------- what a job is given
@@ -287,7 +238,7 @@ def test_a_stopped_process_can_act_on_its_term(keeper, tmp_path):
     """A job that stopped itself is continued with its TERM."""
     begin(keeper, animal("sleeper", tmp_path))
     ready(tmp_path, 1)
-    until(lambda: all(stat(pid).state == b"T" for pid in living(tmp_path)))
+    until(lambda: all(stat(pid).state == "T" for pid in living(tmp_path)))
     keeper.stop(1000)
     assert finish(keeper)[1].code == 7
 
@@ -394,7 +345,7 @@ def test_a_keeper_with_a_bug_says_so(keepers):
     select.select([keepers[0]], [], [], WAIT_S)
     with pytest.raises(KeeperLost, match="could not convert"):
         keepers[0].events()
-    until(lambda: (now := stat(started.pid)) is None or now.state == b"Z")
+    until(lambda: (now := stat(started.pid)) is None or now.state == "Z")
 
 
 def test_a_dead_keeper_is_heard(keepers):
@@ -409,7 +360,7 @@ def test_a_dead_keeper_is_heard(keepers):
             keepers[0].events()
     with pytest.raises(KeeperLost):
         begin(keepers[0], ["true"])
-    until(lambda: (now := stat(started.pid)) is None or now.state == b"Z")
+    until(lambda: (now := stat(started.pid)) is None or now.state == "Z")
     assert run(keepers[1], ["true"])[1].code == 0
 
 
@@ -434,7 +385,7 @@ def test_a_killed_worker_leaves_nothing(worker, tmp_path):
     worker.kill()
     until(lambda: living(tmp_path) == [])
     for pid, start in starts.items():
-        until(lambda pid=pid, start=start: not (now := stat(pid)) or now.start != start or now.state == b"Z")
+        until(lambda pid=pid, start=start: not (now := stat(pid)) or now.start != start or now.state == "Z")
 
 
 def test_strays_of_a_dead_keeper_are_ended_by_the_worker(worker, tmp_path):

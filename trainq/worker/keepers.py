@@ -20,7 +20,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base.errors import BadValue, TimedOut, Unsupported
-from trainq.worker import keeper as program
+from trainq.worker import start_keepers, tree
+from trainq.worker.keeper import PACKET_BYTES, RETRY_FIRST_S, RETRY_MOST_S, socketpair
+from trainq.worker.kernel import PR_SET_CHILD_SUBREAPER, prctl
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -67,15 +69,31 @@ class Empty(NamedTuple):
     killed: int
 
 
+class Frozen(NamedTuple):
+    """No process of the job runs; `killed` of them moved for too long. Told again after each `freeze`."""
+
+    killed: int
+
+
+class Thawed(NamedTuple):
+    """The job goes on. `frozen_s` is the time since the freezing began, a suspend included."""
+
+    frozen_s: float
+
+
 class KeeperLost(Exception):
     """The keeper has died, and its job's main process with it; `end_strays` ends what else was left."""
 
 
-Event = Started | Failed | Exited | Empty
+Event = Started | Failed | Exited | Empty | Frozen | Thawed
 
 
 class Keeper:
-    """One slot. A job is Started, Exited, Empty, or Failed; the next may be started after Empty or Failed."""
+    """One slot. A job is Started, Exited, Empty, or Failed; the next may be started after Empty or Failed.
+
+    Between its start and Empty a job may be Frozen and Thawed, any number of times; a job that ends while it is frozen
+    is not Thawed. Frozen comes without a word from here when the lease passes.
+    """
 
     def __init__(self, line: socket.socket, pid: int) -> None:
         line.setblocking(False)
@@ -98,9 +116,42 @@ class Keeper:
     def stop(self, grace_s: float) -> None:
         """End the job: one TERM to each of its processes, KILL after `grace_s` seconds (0: at once).
 
-        Said again it can only shorten the grace. Without a job it does nothing. Raises KeeperLost.
+        Said again it can only shorten the grace. Without a job it does nothing. A job frozen by word is thawed first if
+        there is a grace; one whose lease has passed is killed where it stands, without a grace. Raises KeeperLost.
         """
         self._say(b"stop %f" % max(0.0, grace_s))
+
+    def lease(self, until_boot_s: float, bound_s: float) -> None:
+        """The jobs of this keeper may compute until then (CLOCK_BOOTTIME); each lease takes the place of the last.
+
+        Say it after each confirmed beat, counted from before that beat was sent, and before `start`: a lease outlives
+        the job, and a job that is started when it has passed is frozen at once. Without any there is no limit. When
+        the moment passes the job is frozen, within `bound_s` seconds: what still moves then is killed. Only `thaw`
+        under a new lease lets it go on. Raises KeeperLost.
+        """
+        self._say(b"lease %f %f" % (until_boot_s, max(0.0, bound_s)))
+
+    def freeze(self) -> None:
+        """Stop every process of the job where it stands; the answer is Frozen. Without a job it does nothing.
+
+        Said of a job frozen because its lease had passed, under a new lease, it makes it one frozen by word: `stop`
+        gives it its grace again. Raises KeeperLost.
+        """
+        self._say(b"freeze")
+
+    def thaw(self) -> None:
+        """Let a frozen job go on; the answer is Thawed. If the lease has passed, or nothing is frozen: no answer.
+
+        What had stopped itself before the freeze stays stopped. Raises KeeperLost.
+        """
+        self._say(b"thaw")
+
+    def locks(self, names: Collection[str]) -> None:
+        """Files (see `lock_name`) that no process may be frozen with a write lock on: it runs on until it lets go.
+
+        Counts for freezes that begin later. Raises KeeperLost.
+        """
+        self._say(b"locks " + " ".join(names).encode())
 
     def events(self) -> list[Event]:
         """What has happened since the last call; never waits.
@@ -111,7 +162,7 @@ class Keeper:
         heard: list[Event] = []
         while True:
             try:
-                words = self._line.recv(program.PACKET_BYTES).decode()
+                words = self._line.recv(PACKET_BYTES).decode()
             except BlockingIOError:
                 return heard
             except ConnectionResetError:
@@ -140,7 +191,7 @@ class Keeper:
         while (left_s := until - time.monotonic()) > 0:
             poller.poll(left_s * 1000)
             try:
-                gone = not self._line.recv(program.PACKET_BYTES)
+                gone = not self._line.recv(PACKET_BYTES)
             except BlockingIOError:
                 continue
             except ConnectionResetError:
@@ -165,9 +216,9 @@ def open_keepers(n: int) -> list[Keeper]:
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         raise Unsupported("/proc does not list the children of a process here", hint="use Linux with /proc mounted")
-    program.prctl(program.PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     until = time.monotonic() + READY_S
-    pairs = [program.socketpair() for _ in range(n)]
+    pairs = [socketpair() for _ in range(n)]
     lines = [line for line, _ in pairs]
     try:
         first = _execute_program([end for _, end in pairs])
@@ -181,6 +232,27 @@ def open_keepers(n: int) -> list[Keeper]:
     return keepers
 
 
+def lock_name(path: str) -> str:
+    """The file as /proc/locks names it: major:minor:inode of the file system. Raises OSError.
+
+    On some file systems (btrfs) the device that `stat` gives is another one. The file is not really opened: closing
+    an open one would drop the locks this process has on it.
+    """
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        seen = os.fstat(fd)
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+            mount = next((line.split()[1] for line in file if line.startswith(b"mnt_id:")), b"")
+    finally:
+        os.close(fd)
+    major, minor = os.major(seen.st_dev), os.minor(seen.st_dev)
+    with open("/proc/self/mountinfo", "rb") as file:
+        for words in map(bytes.split, file):
+            if words[0] == mount:
+                major, minor = map(int, words[2].split(b":"))
+    return f"{major:02x}:{minor:02x}:{seen.st_ino}"
+
+
 def end_strays(spare: Collection[int], timeout_s: float = 5.0) -> int:
     """KILL all descendants of this process but `spare` and what is below them, and wait for their end.
 
@@ -189,21 +261,21 @@ def end_strays(spare: Collection[int], timeout_s: float = 5.0) -> int:
     """
     kept = frozenset(spare)
     until = time.monotonic() + timeout_s
-    pause_s = program.RETRY_FIRST_S
+    pause_s = RETRY_FIRST_S
     while True:
-        program.kill_family(kept)
-        ours = [pid for pid in program.children(os.getpid()) if pid not in kept]
+        tree.kill_family(kept)
+        ours = [pid for pid in tree.children(os.getpid()) if pid not in kept]
         left = [pid for pid in ours if not _reap(pid)]
         if not ours or time.monotonic() >= until:
             return len(left)
         if len(left) == len(ours):  # else look again at once: what dies may have forked before
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, program.RETRY_MOST_S)
+            pause_s = min(2 * pause_s, RETRY_MOST_S)
 
 
 def _execute_program(ends: list[socket.socket]) -> subprocess.Popen[bytes]:
     fds = [end.fileno() for end in ends]
-    command = [sys.executable, "-I", "-S", program.__file__, *map(str, fds)]
+    command = [sys.executable, "-I", "-S", start_keepers.__file__, *map(str, fds)]
     null = subprocess.DEVNULL
     try:
         return subprocess.Popen(
@@ -218,7 +290,7 @@ def _ready(line: socket.socket, until: float) -> int:
     """Wait for the keeper's first word; its pid."""
     line.settimeout(max(0.001, until - time.monotonic()))
     try:
-        verb, _, rest = line.recv(program.PACKET_BYTES).decode().partition(" ")
+        verb, _, rest = line.recv(PACKET_BYTES).decode().partition(" ")
     except TimeoutError:
         raise TimedOut(f"the keepers were not ready within {READY_S:.0f} s") from None
     if verb != "ready":
@@ -257,6 +329,10 @@ def _event(verb: str, rest: list[str]) -> Event | None:
         return Exited(code, signal, int(rest[2]), float(rest[3]), float(rest[4]))
     if verb == "empty":
         return Empty(int(rest[0]))
+    if verb == "frozen":
+        return Frozen(int(rest[0]))
+    if verb == "thawed":
+        return Thawed(float(rest[0]))
     return None
 
 
