@@ -80,11 +80,7 @@ def test_a_version_holds_what_the_job_left(paths):
     assert (sealed.size, len(sealed.files)) == (sum(range(len(ODD))), len(ODD))
     assert hashlib.sha256(files.read_bytes(f"{path}/{MANIFEST}")).hexdigest() == sealed.digest
     for entry in sealed.files:
-        raw = (
-            __import__("base64").b64decode(entry["path_b64"])
-            if "path_b64" in entry
-            else entry["path"].encode()
-        )
+        raw = __import__("base64").b64decode(entry["path_b64"]) if "path_b64" in entry else entry["path"].encode()
         data = files.read_bytes(os.path.join(path, os.fsdecode(raw)))
         assert (entry["size"], entry["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
         entry["path"].encode()
@@ -127,9 +123,7 @@ def test_links_inside_are_kept(paths, tmp_path):
     assert verify(path) == ["plain is not the link it was"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["link out", "relative out", "sibling", "pipe", "socket", "manifest", "replaced"]
-)
+@pytest.mark.parametrize("kind", ["link out", "relative out", "sibling", "pipe", "socket", "manifest", "replaced"])
 def test_what_cannot_be_published_is_refused(paths, tmp_path, kind, monkeypatch):
     """Links out of the model, pipes, sockets and a `manifest.json` of the user: refused by name, all is kept."""
     staged = models.stage(paths, 1, 1)
@@ -284,6 +278,23 @@ def test_latest_is_a_relative_link(paths):
     with pytest.raises(Storage, match="@latest"):
         models.point_latest(paths, "k", 1)
     assert os.listdir(paths.staging) == []
+
+
+def test_latest_does_not_fall_back(paths, monkeypatch):
+    """A publisher that is overtaken between its look and its link leaves `@latest` on the other one's newer version."""
+    publish(paths, "a")
+    os.unlink(paths.latest("a"))
+    link = files.symlink
+
+    def overtaken(target, path):
+        monkeypatch.setattr(files, "symlink", link)
+        publish(paths, "a")
+        models.delete(paths, "a", 1)
+        link(target, path)
+
+    monkeypatch.setattr(files, "symlink", overtaken)
+    models.advance_latest(paths, "a")
+    assert models.latest_on_disk(paths, "a") == 2
 
 
 def test_only_what_is_not_visible_is_discarded(paths):

@@ -11,7 +11,7 @@ of a crash, and its number is not used again while it lies aside.
 
 Who calls what: a worker stages before the start and seals (manifest.py) after exit 0, outside of any
 transaction. Inside the publishing transaction, under the gate, `highest_version` and `place`. After the
-commit `point_latest` and `delete`. A crash anywhere leaves what the next publisher or the janitor can put
+commit `advance_latest` and `delete`. A crash anywhere leaves what the next publisher or the janitor can put
 right with the same calls.
 """
 
@@ -163,6 +163,16 @@ def point_latest(paths: Paths, key: str, version: int | None) -> None:
             raise
         crash.point("latest.replaced")
         files.sync_directory(paths.key(key))
+
+
+def advance_latest(paths: Paths, key: str) -> None:
+    """Let `@latest` point to the newest version on the disk. For a publisher, after its commit.
+
+    Several may do this at once and need no lock: who wrote looks again, so the last one to write has seen that
+    nothing newer was there, and whoever places a newer one comes here later.
+    """
+    while (newest := max(versions_on_disk(paths, key), default=None)) != latest_on_disk(paths, key):
+        point_latest(paths, key, newest)
 
 
 def walk_keys(paths: Paths) -> Iterator[str]:

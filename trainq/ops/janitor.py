@@ -202,14 +202,24 @@ class _Pass:
         """Directories that no row names go aside; `@latest` points to the newest row."""
         for key in list(models.walk_keys(self.paths)):
             for version in models.versions_on_disk(self.paths, key):
-                path = self.paths.version(key, version)
-                if os.lstat(path).st_ctime <= before and not self.dry_run:
+                if self._is_before(self.paths.version(key, version), before) and not self.dry_run:
                     self.attempt_to("orphaned models", self._put_aside, key, version)
             with self.session.reading() as tx:
                 newest = model_rows.one(tx, key, None)
-            wanted = None if newest is None else newest["version"]
-            if not self.dry_run and models.latest_on_disk(self.paths, key) != wanted:
-                models.point_latest(self.paths, key, wanted)
+            if not self.dry_run and models.latest_on_disk(self.paths, key) != (newest and newest["version"]):
+                self._mend_latest(key)
+
+    def _mend_latest(self, key: str) -> None:
+        with self.session.writing() as tx:  # under the gate: nobody publishes a newer one meanwhile
+            newest = model_rows.one(tx, key, None)
+            models.point_latest(self.paths, key, newest and newest["version"])
+
+    def _is_before(self, path: str, before: float) -> bool:
+        """Whether it was made or moved before then; what has gone meanwhile was not."""
+        try:
+            return os.lstat(path).st_ctime <= before
+        except FileNotFoundError:
+            return False
 
     def _put_aside(self, key: str, version: int) -> bool:
         with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
@@ -273,4 +283,4 @@ class _Pass:
                 self.attempt_to("temporary files", self._drop_temporary, os.path.join(self.paths.specs, name))
 
     def _drop_temporary(self, path: str) -> bool:
-        return os.lstat(path).st_mtime <= self.now - self.keep.file_grace and files.remove(path)
+        return self._is_before(path, self.now - self.keep.file_grace) and files.remove(path)

@@ -393,7 +393,7 @@ class Attempt:
         if unused and self._staged is not None:
             model_files.discard(paths, self._staged)
         if self.version is not None:
-            model_files.point_latest(paths, self.claimed.row["model_key"], self.version)
+            model_files.advance_latest(paths, self.claimed.row["model_key"])
         for item in self.removed:
             model_files.delete(paths, item.key, item.version)
 
