@@ -355,3 +355,61 @@ def test_reason_of_a_store_failure(tq):
     kept = card["result"]["error"].rpartition("kept in ")[2]
     assert os.listdir(kept).count("model.json") == 1
     assert tq.ok("models", "list", "--json").json["items"] == []
+
+
+HOSTILE = {
+    "kills its keeper": "kill -9 $PPID; sleep 60",
+    "stops its keeper": "kill -STOP $PPID; kill -CONT $PPID; exit 3",
+    "deletes its run": 'rm -rf "$TRAINQ_RUN_DIR" "$TRAINQ_CHECKPOINT_DIR"; exit 3',
+    "deletes the log": 'rm "$TRAINQ_RUN_DIR/log"; mkdir "$TRAINQ_RUN_DIR/log"; exit 3',
+    "a pipe for a log": 'rm "$TRAINQ_RUN_DIR/log"; mkfifo "$TRAINQ_RUN_DIR/log"; exit 3',
+    "deletes the socket": 'rm -f "$TRAINQ_SOCKET"; exit 3',
+    "noise in the socket": (
+        "exec python -c \"import os, socket; s = socket.socket(socket.AF_UNIX); s.connect(os.environ['TRAINQ_SOCKET']);"
+        " s.sendall(os.urandom(1 << 16) + b'\\n{}\\n[]\\nnull\\n' + b'{' * 100000 + b'\\n'); exit(3)\""
+    ),
+    "many connections": (
+        'exec python -c "import os, socket; all = [socket.socket(socket.AF_UNIX) for _ in range(500)];'
+        " [s.settimeout(1) or s.connect_ex(os.environ['TRAINQ_SOCKET']) for s in all]; exit(3)\""
+    ),
+    "a flood of words": "exec python -c \"import sys; [print('x' * 10000) for _ in range(2000)]; exit(3)\"",
+    "many children": "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 60 & done; exit 3",
+    "stops itself": "kill -STOP $$",
+    "a session of its own": "setsid sleep 60 & exit 3",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_one_broken_job_never_stops_the_worker(tq, kind):
+    """Q27: whatever a job does to its surroundings, it ends, and the worker runs the next one."""
+    job = tq.submit("--time", "3s", "--max-attempts", "1", "--shell", HOSTILE[kind])
+    after = tq.submit("--", "true")
+    with tq.worker("--slots", "1") as worker:
+        until(lambda: tq.job(after)["state"] == "done")
+        assert worker.process.poll() is None
+        assert not worker.said("claim lost")
+    card = tq.job(job)
+    assert card["state"] == "errored"
+    expected = {"kills its keeper": "poison", "stops itself": "timeout"}.get(kind, "exit")
+    assert card["reason"] == expected, card["result"]
+    assert tq("logs", str(job)).code in (0, 3, 6)
+    assert tq("status", str(job)).code == 0
+
+
+def test_large_commands_and_environments(tq):
+    """Q27: a command and an environment as large as the system takes reach the job whole."""
+    words = ["x" * 100_000] * 5
+    env = {f"BIG_{n}": "y" * 100_000 for n in range(5)}
+    program = "import os, sys; print(sum(map(len, sys.argv[1:])), sum(len(os.environ[f'BIG_{n}']) for n in range(5)))"
+    job = tq.submit("--", "python", "-c", program, *words, env=env)
+    tq.ok("worker", "--once")
+    assert tq.ok("logs", str(job)).out == "500000 500000\n", tq.job(job)["result"]
+
+
+def test_command_larger_than_the_system_takes(tq):
+    """Q27: one that the system refuses is errored `spawn`, and the next job runs."""
+    line = '{"argv": ["true", "%s"]}\n{"argv": ["true"]}\n' % ("x" * 200_000)
+    large, after = (int(word) for word in tq.ok("submit", "--from", "-", input=line).out.split())
+    tq.ok("worker", "--until", "empty")
+    assert tq.job(large)["reason"] == "spawn"
+    assert tq.job(after)["state"] == "done"

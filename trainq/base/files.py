@@ -228,9 +228,10 @@ def open_new(path: str, mode: int = 0o600) -> int:
 
 
 def open_append(path: str, mode: int = 0o600) -> int:
-    """A descriptor that appends, of a file that is made if it is not there."""
+    """A descriptor that appends, of a file that is made if it is not there. A pipe in its place blocks nobody."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with _step(path):
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        fd = os.open(path, flags, mode)
     return _with_mode(fd, mode, path)
 
 

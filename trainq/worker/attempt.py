@@ -279,13 +279,20 @@ class Attempt:
             self._end("spawn", "the process was lost before it ended")
             return
         failed = ended.signal is not None or ended.code != 0
-        log = self._run.stderr or self._run.log
         seen = Seen(
             ended.code, ended.signal, self.stopped_for, self.claimed.row["time_s"],
             bool(self.metrics) or self.progress.fraction is not None,
-            logs.last_text(log, lines=LOG_LINES) if failed else "",
+            self._log_end() if failed else "",
         )  # fmt: skip
         self._decide(classify(seen))
+
+    def _log_end(self) -> str:
+        """The last lines that the job wrote; none when it took its log away or put something else there."""
+        assert self._run is not None
+        try:
+            return logs.last_text(self._run.stderr or self._run.log, lines=LOG_LINES)
+        except (TrainqError, OSError):
+            return ""
 
     def _decide(self, outcome: Outcome) -> None:
         self.place.channel.drop(self.uid, self.claim.attempt)
