@@ -347,9 +347,7 @@ def walk(top: str) -> Iterator[Entry]:
         for name, kind in found:
             below = f"{inside}/{name}" if inside else name
             yield Entry(os.path.join(directory, name), below, kind)
-        waiting.extend(
-            f"{inside}/{name}" if inside else name for name, kind in reversed(found) if kind == "directory"
-        )
+        waiting.extend(f"{inside}/{name}" if inside else name for name, kind in reversed(found) if kind == "directory")
 
 
 def listed(directory: str) -> list[tuple[str, str]]:

@@ -248,9 +248,7 @@ def _take_file(
             origins[f"{section}.{name}"] = "file"
 
 
-def _take_variables(
-    values: dict[str, dict[str, Any]], origins: dict[str, str], environ: Mapping[str, str]
-) -> None:
+def _take_variables(values: dict[str, dict[str, Any]], origins: dict[str, str], environ: Mapping[str, str]) -> None:
     ours = [name for name in environ if name.startswith("TRAINQ_")]
     if not ours:
         return

@@ -140,9 +140,7 @@ def moment(text: str, now: float, *, past: bool = False) -> float:
 
 
 def _no_moment(text: str) -> BadValue:
-    return BadValue(
-        f"not a time: {quoted(text)}; write it like 2026-11-30T18:00:00Z, '2026-11-30 18:00', 18:00 or +2h"
-    )
+    return BadValue(f"not a time: {quoted(text)}; write it like 2026-11-30T18:00:00Z, '2026-11-30 18:00', 18:00 or +2h")
 
 
 def _in_range(epoch: float, text: str) -> float:

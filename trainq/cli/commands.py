@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "wait": "wait until jobs have ended or run",
     "cancel": "cancel jobs",
     "retry": "run ended jobs again, under the same id",
+    "resume": "open a queue that the breaker has paused",
     "worker": "run jobs here",
     "workers": "who is alive",
     "prune": "the janitor: take back what is lost, delete what is old",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainq.base.errors import Usage
+from trainq.cli import changes
 from trainq.cli.answer import Answer, Table
 from trainq.cli.line import line_of
 from trainq.cli.words import action_of
@@ -18,14 +20,22 @@ if TYPE_CHECKING:
 
 def run(
     ctx: typer.Context,
-    action: Annotated[str, typer.Argument(metavar="[list]", help="what to do")] = "list",
+    action: Annotated[str, typer.Argument(metavar="[list|clear]", help="what to do")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="clear: which")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="those that said good-bye, too")] = False,
 ) -> Answer:
-    """Who is alive (idle, busy, draining, silent, gone) and what each runs."""
-    from trainq.ops.workers import crew
+    """Who is alive (idle, busy, draining, quarantined, silent, gone) and what each runs; clear ends a quarantine."""
+    from trainq.ops.workers import clear, crew
 
-    action_of(action, ("list",), "workers")
-    found = crew(line_of(ctx).open_queue(), all_=all_)
+    queue = line_of(ctx).open_queue()
+    action_of(action, ("list", "clear"), "workers")
+    if action == "clear":
+        if not names:
+            raise Usage("workers clear: which workers?", hint="trainq workers")
+        return changes.answer(clear(queue, names), "is not in quarantine")
+    if names:
+        raise Usage("workers list takes no names")
+    found = crew(queue, all_=all_)
     names = [item["name"] for item in found.items]
     doc = {"items": found.items, "total": len(found.items), "truncated": False}
     return Answer("worker_list", doc, lambda: _table(found), names)

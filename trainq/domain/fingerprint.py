@@ -34,9 +34,7 @@ def fingerprint(
     """32 hex digits for this training. `data_digests`: name of the set ("" if it has none) → its digest."""
     import hashlib
 
-    line = canonical_json(
-        {"v": 1, "type": type, "data": dict(data_digests), "params": dict(params), "seed": seed}
-    )
+    line = canonical_json({"v": 1, "type": type, "data": dict(data_digests), "params": dict(params), "seed": seed})
     return hashlib.sha256(line.encode()).hexdigest()[:32]
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 BACKOFF_CEILING_S: Final = 600.0
+IDLE_REQUEUES: Final = 10
+"""So many attempts in a row may each wish to be requeued at once without a new checkpoint."""
 RETRY_ON: Final = ("exit", "signal", "oom")
 
 
@@ -78,6 +80,8 @@ class Progress(NamedTuple):
     step: int | None = None
     total: int | None = None
     note: str | None = None
+    save_failed: int | None = None
+    resumed_from: int | None = None
     stage: str | None = None
     pid: int | None = None
     started_ago_s: float | None = None
@@ -86,13 +90,16 @@ class Progress(NamedTuple):
 
 class Outcome(NamedTuple):
     """How an attempt ended. `cause` is None for success, else one of the words of domain/states.py or
-    `drained`, `requeued` (the job's own wish, exit 75), `zombie`."""
+    `drained`, `requeued` (the job's own wish, exit 75), `zombie`. `idle`: it wished to be requeued at once, without a
+    new checkpoint. `quick`: it never ran, or not for long."""
 
     cause: str | None
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
     metrics: str | None = None
+    idle: bool = False
+    quick: bool = False
 
 
 class Budget(NamedTuple):
@@ -105,6 +112,7 @@ class Budget(NamedTuple):
     backoff_s: float
     system_used: int
     max_attempts: int
+    idle_requeues: int = 0
 
 
 class Decision(NamedTuple):
@@ -116,6 +124,7 @@ class Decision(NamedTuple):
     delay_s: float | None = None
     user_cost: int = 0
     system_cost: int = 0
+    idle_requeues: int = 0
 
 
 def decide(outcome: Outcome, budget: Budget) -> Decision:
@@ -126,8 +135,13 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
         return Decision("canceled", "user")
     if cause is None:
         return Decision("done")
-    if cause in ("drained", "requeued"):
-        return Decision("pending", cause)
+    if cause == "drained":
+        return Decision("pending", "drained")
+    if cause == "requeued":
+        idle = budget.idle_requeues + 1 if outcome.idle else 0
+        if idle >= IDLE_REQUEUES:
+            return Decision("errored", "requeue_loop", "user")
+        return Decision("pending", "requeued", idle_requeues=idle)
     if cause == "zombie":
         if budget.system_used + 1 >= budget.max_attempts:
             return Decision("errored", "poison", "system", system_cost=1)
@@ -139,6 +153,12 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
     if cause not in USER_CAUSES and cause not in SYSTEM_CAUSES:
         raise ValueError(f"no such cause: {cause!r}")
     return Decision("errored", cause, side_of(cause))
+
+
+def grow(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a job that ran out of memory, asking for more by its own factor."""
+    more = {name: int(spec[name] * spec["retry_grow"]) for name in ("mem", "vram") if name in spec}
+    return {**spec, **more}
 
 
 class NewModel(NamedTuple):
@@ -163,3 +183,6 @@ class Claimed(NamedTuple):
     environ: Mapping[str, Any]
     umask: int
     data: tuple[DataSet, ...]
+    checkpoints: tuple[tuple[int, str], ...] = ()  # committed: number and digest
+    suspects: Mapping[int, int] = {}  # how many attempts crashed that went on from a number
+    last_cause: str | None = None  # why the attempt before ended

@@ -37,9 +37,7 @@ def model_key(text: str) -> str:
     for part in key.split("/"):
         wrong = _wrong_part(part)
         if wrong:
-            raise BadValue(
-                f"model key {quoted(text)} {wrong}; it is letters, digits, '.', '_', '-' joined by '/'"
-            )
+            raise BadValue(f"model key {quoted(text)} {wrong}; it is letters, digits, '.', '_', '-' joined by '/'")
     return key
 
 
@@ -74,12 +72,7 @@ def _bad_letter(part: str) -> str | None:
     before = ""
     for letter in part:
         kind = unicodedata.category(letter)
-        fits = (
-            kind[0] == "L"
-            or kind == "Nd"
-            or letter in "._-"
-            or (kind[0] == "M" and before not in ("", *"._-"))
-        )
+        fits = kind[0] == "L" or kind == "Nd" or letter in "._-" or (kind[0] == "M" and before not in ("", *"._-"))
         if not fits:
             return letter
         before = letter
@@ -116,9 +109,7 @@ def expand_key(template: str, *, user: str, type: str, params: Mapping[str, Any]
         if name.startswith("param.") and name[6:] in params:
             return _piece(f"parameter {name[6:]}", params[name[6:]])
         if name.startswith("param.") and len(name) > 6:
-            raise BadValue(
-                f"model key {quoted(template)} needs parameter {quoted(name[6:])}, which is not given"
-            )
+            raise BadValue(f"model key {quoted(template)} needs parameter {quoted(name[6:])}, which is not given")
         raise BadSettings(f"model key {quoted(template)}: unknown placeholder {quoted('{' + name + '}')}")
 
     return model_key(re.sub(r"\{([^{}]*)\}", fill, template))
@@ -135,9 +126,7 @@ def _piece(what: str, value: Any) -> str:
     else:
         text = ""
     if not text or text[0] == "." or _bad_letter("x" + text) is not None:
-        raise BadValue(
-            f"{what}: {quoted(value)} cannot stand in a model key: only letters, digits, '.', '_', '-'"
-        )
+        raise BadValue(f"{what}: {quoted(value)} cannot stand in a model key: only letters, digits, '.', '_', '-'")
     return text
 
 

@@ -167,9 +167,7 @@ def _int_text(raw: str) -> int:
 def _float_text(raw: str) -> float:
     word = raw.strip()
     try:
-        number = (
-            float(word) if word and word[-1] in "0123456789." and "_" not in word and word.isascii() else None
-        )
+        number = float(word) if word and word[-1] in "0123456789." and "_" not in word and word.isascii() else None
     except ValueError:
         number = None
     if number is None or number in (float("inf"), float("-inf")):

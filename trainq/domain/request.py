@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue
-from trainq.base.units import duration
+from trainq.base.units import duration, size
 from trainq.base.words import quoted
 from trainq.domain.states import USER_CAUSES
 
@@ -111,6 +111,31 @@ def _positive(value: Any) -> float:
     if seconds <= 0:
         raise BadValue(f"a duration above zero was expected, not {value!r}")
     return seconds
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, str):
+        raise BadValue(f'a size such as "18G" was expected, not {value!r}')
+    return size(value)
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1.0 < value <= 100.0:
+        raise BadValue(f"a factor above 1, such as 1.5, was expected, not {value!r}")
+    return float(value)
+
+
+def _read_factor(text: str) -> float:
+    try:
+        return _factor(float(text))
+    except ValueError:
+        raise BadValue(f"a factor above 1, such as 1.5, was expected, not {text!r}") from None
+
+
+def _shell_line(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise BadValue(f"a line for the shell was expected, not {value!r}")
+    return _as_bytes(value)
 
 
 def _choice(words: tuple[str, ...]) -> Callable[[Any], str]:
@@ -224,6 +249,11 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
     Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
     Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),
+    Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T"),
+    Field("vram", ("--vram",), size, _size, "GPU memory it needs, such as 18G", "SIZE"),
+    Field("mem", ("--mem",), size, _size, "memory it needs, such as 32G", "SIZE"),
+    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X"),
+    Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE"),
     Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T"),
     Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N"),
     Field("retry_on", ("--retry-on",), _causes, _causes, "which ends to retry; exit,signal,oom", "REASON,…"),
@@ -314,12 +344,6 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadValue(f"an object was expected, not {value!r}")
     return value
-
-
-def _shell_line(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise BadValue(f"a line for the shell was expected, not {value!r}")
-    return _as_bytes(value)
 
 
 def _unknown(name: str) -> BadValue:

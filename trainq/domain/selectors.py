@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGEST_ID: Final = 2**63 - 1
-_FORMS: Final = (
-    "a job is named by its number, 12-20, 12[3], last, key:K, fp:F or @NAME; trainq status lists them"
-)
+_FORMS: Final = "a job is named by its number, 12-20, 12[3], last, key:K, fp:F or @NAME; trainq status lists them"
 
 
 class Ids(NamedTuple):

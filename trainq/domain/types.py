@@ -81,9 +81,7 @@ def _type(settings: Settings, name: str, table: dict[str, Any]) -> TypeSpec:
     fields: dict[str, Any] = {}
     for key, raw in table.items():
         if key in _LATER or (key == "executor" and raw != "local"):
-            raise settings.broken(
-                (*at, key), f"{quoted(raw)} is not supported by this version; use run or call"
-            )
+            raise settings.broken((*at, key), f"{quoted(raw)} is not supported by this version; use run or call")
         if key not in _READERS:
             raise settings.broken((*at, key), "unknown key" + did_you_mean(key, _READERS))
         if key in ("params", "executor"):
@@ -146,11 +144,7 @@ def _param(settings: Settings, at: tuple[str, ...], rules: dict[str, Any]) -> Pa
     word = rules.get("type")
     kind = ALIASES.get(word, word) if isinstance(word, str) else word
     if kind not in KINDS:
-        said = (
-            f"expected a type of {', '.join(KINDS)}, got {quoted(word)}"
-            if "type" in rules
-            else "needs a type"
-        )
+        said = f"expected a type of {', '.join(KINDS)}, got {quoted(word)}" if "type" in rules else "needs a type"
         raise settings.broken((*at, "type") if "type" in rules else at, said)
     spec = ParamSpec(at[-1], str(kind))
     for key in ("min", "max", "choices", "default"):

@@ -10,6 +10,7 @@ from trainq.base.errors import NoSelector, NotPossible
 from trainq.ops import secrets
 from trainq.ops.cards import uid_of
 from trainq.ops.change import Change
+from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, reads
 
@@ -34,6 +35,8 @@ def cancel(
     if not words and which == EVERYTHING:
         raise NoSelector("cancel: which jobs?")
     session = queue.session
+    if not dry_run:
+        _take_back(queue, words, which)
     with session.reading() if dry_run else session.writing() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
         rows = {row["id"]: row for row in reads.jobs(tx, found.ids)}
@@ -52,6 +55,15 @@ def cancel(
             f"job {found.ids[0]} is already {state}; nothing to cancel", hint=f"trainq history {found.ids[0]}"
         )
     return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
+
+
+def _take_back(queue: Queue, words: Sequence[str], which: Filter) -> None:
+    """A named job whose worker is gone is given back first: then it is canceled at once, without its worker."""
+    with queue.session.reading() as tx:
+        ids = select(tx, words, which, queue.actor.user_id, past=True).ids
+        running = [row["id"] for row in reads.jobs(tx, ids) if row["state"] == "running"]
+    if running:
+        take_back(queue.session, queue.settings.times.zombie_after, only=running)
 
 
 def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | None, dry_run: bool) -> Change:

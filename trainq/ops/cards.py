@@ -28,6 +28,7 @@ class View(NamedTuple):
     paths: Paths
     now: float
     silent_after_s: float
+    paused: Mapping[str, str] = {}  # queues nobody may claim from, and why
 
 
 class Details(NamedTuple):
@@ -65,7 +66,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "data": _data(more.data.get(number, [])),
         "array": {"id": None, "index": None, "count": None},
         "after": [],
-        "request": _request(row),
+        "request": _request(row, spec),
         "retry": {
             "max": row.get("retries"),
             "on": list(spec.get("retry_on", RETRY_ON)) if spec else None,
@@ -78,8 +79,8 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
             "training_at": time_of(row.get("started_at")),
             "storing_at": time_of(row.get("storing_at")),
         },
-        "resumed_from": None,
-        "save_failed": None,
+        "resumed_from": row.get("resumed_from"),
+        "save_failed": row.get("save_failed"),
         "chunks": {"todo": None, "leased": None, "done": None, "failed": None, "pass": None},
         "progress": _progress(row, view),
         "result": {
@@ -118,6 +119,8 @@ def reason_of(row: Row, view: View) -> str | None:
     reason: str | None = row.get("reason")
     if row["state"] == "running" and reason is None and view.now - row["heartbeat_at"] > view.silent_after_s:
         return "silent"
+    if row["state"] == "pending":
+        return view.paused.get(row["queue"], reason)
     return reason
 
 
@@ -163,9 +166,13 @@ def _data(sets: list[Row]) -> dict[str, Any]:
     return {"sha256": first["sha256"], "size": first["size"], "sets": named}
 
 
-def _request(row: Row) -> dict[str, Any]:
+def _mib(spec: Mapping[str, Any], name: str) -> int | None:
+    return spec[name] // 2**20 if name in spec else None
+
+
+def _request(row: Row, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "gpus": 0, "gpu_type": "cpu", "vram_mib": None, "cpus": None, "mem_mib": None,
+        "gpus": 0, "gpu_type": "cpu", "vram_mib": _mib(spec, "vram"), "cpus": None, "mem_mib": _mib(spec, "mem"),
         "time_s": row.get("time_s"), "grace_s": row.get("grace_s"),
     }  # fmt: skip
 
@@ -186,7 +193,9 @@ def _attempt(row: Row) -> dict[str, Any]:
 
 def _ended_attempt(row: Row) -> dict[str, Any]:
     return {
-        **{name: row[name] for name in ("worker", "host", "pid", "state", "reason", "cause", "message")},
+        **{
+            name: row[name] for name in ("worker", "host", "pid", "state", "reason", "cause", "message", "resumed_from")
+        },
         "n": row["attempt"],
         "gpus": [],
         "claimed_at": time_of(row["claimed_at"]),

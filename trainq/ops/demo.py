@@ -141,4 +141,6 @@ def _program() -> str:
     if os.path.basename(called) != "trainq":
         return f"{shlex.quote(sys.executable)} -m trainq"
     found = shutil.which("trainq")
-    return "trainq" if found is not None and os.path.realpath(found) == os.path.realpath(called) else shlex.quote(called)
+    return (
+        "trainq" if found is not None and os.path.realpath(found) == os.path.realpath(called) else shlex.quote(called)
+    )

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainq import wake
 from trainq.artifacts import datasets, manifest, models, runs
-from trainq.base import clock, files, hosts
+from trainq.base import clock, files
 from trainq.base.crash import point
 from trainq.base.errors import Damaged, NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.change import Change
+from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
-from trainq.store import lost, pruning, reads
 from trainq.store import models as model_rows
+from trainq.store import pruning, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,8 +127,7 @@ class _Pass:
         """One look at every running job; those that stood still for zombie-after go back."""
         if self.dry_run:
             return
-        with self.session.writing() as tx:
-            found = lost.look(tx, hosts.identity(), clock.boot_s(), self.queue.settings.times.zombie_after)
+        found = take_back(self.session, self.queue.settings.times.zombie_after)
         self.changes += [Change(one.job_id, "requeued" if one.state == "pending" else "ended") for one in found]
         if found:
             wake.ring(self.paths.bell_number)

@@ -8,7 +8,7 @@ from trainq.base.errors import NotFound
 from trainq.domain.states import STATES
 from trainq.ops.cards import View, card, details, reason_of
 from trainq.ops.select import EVERYTHING, select
-from trainq.store import models, reads
+from trainq.store import models, queues, reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,9 +107,9 @@ def is_pruned(row: Row) -> NotFound:
     )
 
 
-def view_of(queue: Queue, now: float) -> View:
+def view_of(queue: Queue, tx: Transaction) -> View:
     """What cards of this queue are made with."""
-    return View(queue.paths, now, queue.settings.times.zombie_after / 2)
+    return View(queue.paths, tx.now, queue.settings.times.zombie_after / 2, queues.paused(tx))
 
 
 def environ_of(queue: Queue, job_id: int) -> dict[str, str]:
@@ -126,7 +126,7 @@ def _listing(
     tx: Transaction, queue: Queue, rows: list[Row], total: int, *, full: bool, unknown: list[str] | None = None,
     one: bool = False,
 ) -> Listing:  # fmt: skip
-    view = view_of(queue, tx.now)
+    view = view_of(queue, tx)
     jobs: list[dict[str, Any]] = []
     if full:
         more = details(tx, [row["id"] for row in rows])

@@ -280,6 +280,8 @@ def _spec(
     for name, value in (
         ("env", own.plain), ("secrets", list(own.private)), ("files", {name: _file_name(path) for name, path in named.items()}),
         ("split_stderr", values.get("split_stderr")), ("backoff_s", values.get("backoff")),
+        ("warn_s", _warn(values, kind)), ("on_end", values.get("on_end")), ("retry_grow", values.get("retry_grow")),
+        ("vram", values.get("vram")), ("mem", values.get("mem")),
         ("keep", values.get("keep", None if kind is None else kind.keep)),
     ):  # fmt: skip
         if value or (value == 0 and value is not False):
@@ -287,6 +289,19 @@ def _spec(
     if values.get("retries") or (kind is not None and kind.retries) or "retry_on" in values:
         spec["retry_on"] = values.get("retry_on", RETRY_ON)
     return spec
+
+
+def _warn(values: Mapping[str, Any], kind: TypeSpec | None) -> float | None:
+    """How long before the limit TERM comes. Raises BadValue when there is no limit or it is not below it."""
+    warn: float | None = values.get("warn")
+    if warn is None:
+        return None
+    limit = values.get("time", None if kind is None else kind.time_s)
+    if limit is None:
+        raise BadValue("--warn needs a time limit", hint="--time 2h --warn 60s")
+    if warn >= limit:
+        raise BadValue(f"--warn {warn:g}s is not below the time limit of {limit:g}s")
+    return warn
 
 
 def _file_name(path: str) -> str:

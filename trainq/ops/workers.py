@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq import wake
+from trainq.base.errors import NotFound
 from trainq.base.units import rfc3339
+from trainq.ops.change import Change
 from trainq.store import workers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainq.ops.queue import Queue
     from trainq.store.session import Transaction
 
@@ -33,6 +38,27 @@ def crew(queue: Queue, *, all_: bool = False) -> Crew:
         return Crew([_document(tx, row, zombie_after) for row in rows], ages)
 
 
+def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
+    """Let workers out of quarantine, by name or id; what was done to each. Raises NotFound for a single unknown one."""
+    with queue.session.writing() as tx:
+        rows = [row for row in workers.everyone(tx) if row["ended_at"] is None]
+        changes = [_clear(tx, rows, name) for name in names]
+    if len(names) == 1 and changes[0].result == "unknown":
+        raise NotFound(f"no such worker: {names[0]}", hint="trainq workers")
+    wake.ring(queue.paths.bell_number)
+    return changes
+
+
+def _clear(tx: Transaction, rows: Sequence[Any], name: str) -> Change:
+    found = [row for row in rows if name in (row["name"], str(row["id"]))]
+    if not found:
+        return Change(name, "unknown", f"no such worker: {name}")
+    if found[0]["quarantine"] is None:
+        return Change(found[0]["name"], "already")
+    workers.quarantine(tx, found[0]["id"], None)
+    return Change(found[0]["name"], "cleared")
+
+
 def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any]:
     queues = json.loads(row["queues"])
     jobs = workers.jobs_of(tx, row["id"])
@@ -43,7 +69,7 @@ def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any
         "pid": row["pid"],
         "user_id": row["user_id"],
         "state": state_of(row, tx.now, zombie_after_s, busy=bool(jobs)),
-        "reason": None,
+        "reason": row["quarantine"],
         "slots": row["slots"],
         "gpus": [],
         "queues": queues,
@@ -61,4 +87,6 @@ def state_of(row: Any, now: float, zombie_after_s: float, *, busy: bool) -> str:
         return "gone"
     if age > zombie_after_s / 2:
         return "silent"
+    if row["quarantine"] is not None:
+        return "quarantined"
     return "draining" if row["state"] == "draining" else "busy" if busy else "idle"

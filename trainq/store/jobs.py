@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, decide
+from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, decide, grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +76,6 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
         for item in job.data:
             _name_data(tx, number, item)
     tx.named("count_in", first=ids.start, last=ids.stop - 1)
-    tx.named("history_in", first=ids.start, last=ids.stop - 1)
     return ids
 
 
@@ -157,7 +156,7 @@ def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[int]) -> lis
 
 def has_ended(tx: Transaction, claim: Claim) -> bool:
     """Whether this attempt's end is written already."""
-    sql = "SELECT 1 FROM history WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
+    sql = "SELECT 1 FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
     return tx.value(sql, (claim.job_id, claim.attempt)) is not None
 
 
@@ -174,7 +173,7 @@ def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Seque
         " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
         (row["id"], row["submission_id"]),
     )
-    return Claimed(
+    claimed = Claimed(
         claim=Claim(row["id"], row["attempt"], worker_id),
         uid=f"{common['uid']}.{row['id'] - common['first_id']}",
         row=row,
@@ -182,6 +181,19 @@ def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Seque
         environ=_parsed(common["doc"]),
         umask=common["umask"],
         data=data_of(tx, row["id"]) if common["has_data"] else (),
+    )
+    return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
+
+
+def _with_past(tx: Transaction, claimed: Claimed) -> Claimed:
+    """The same with what earlier attempts left: committed checkpoints, which of them crashed, and why the last ended."""
+    number = claimed.claim.job_id
+    saved = tx.rows("SELECT number, digest FROM checkpoint WHERE job_id = ? ORDER BY number", (number,))
+    cause = "SELECT cause FROM event WHERE job_id = ? AND claimed_at IS NOT NULL ORDER BY n DESC LIMIT 1"
+    return claimed._replace(
+        checkpoints=tuple((row[0], row[1]) for row in saved),
+        suspects={row[0]: row[1] for row in tx.named("suspects", id=number)} if saved else {},
+        last_cause=tx.value(cause, (number,)),
     )
 
 
@@ -219,7 +231,9 @@ def settle(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> D
 
     A success with a model goes through `publish`, so that the number, the row and `done` are one transaction.
     """
-    return _finish(tx, claim, outcome, last, version=None)
+    if outcome.cause is None and _done(tx, claim, outcome, last, None):
+        return DONE
+    return _finish(tx, claim, outcome, last)
 
 
 def publish(
@@ -233,7 +247,7 @@ def publish(
     if outcome.cause is not None:
         raise ValueError(f"{outcome.cause}: only a success is published")
     if current(tx, claim)["cancel_at"] is not None:
-        _finish(tx, claim, outcome, last, version=None)
+        _finish(tx, claim, outcome, last)
         return None
     version = int(tx.named("next_version", key=model.key, on_disk=on_disk)[0][0])
     tx.rows(
@@ -241,8 +255,19 @@ def publish(
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (model.key, version, tx.now, claim.job_id, claim.attempt, *model[1:]),
     )
-    _finish(tx, claim, outcome, last, version=version)
+    if not _done(tx, claim, outcome, last, version):
+        raise LostClaim(claim)
     return version
+
+
+def _done(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress, version: int | None) -> bool:
+    """Write a success; false when the claim is not current or a cancel is asked for."""
+    return tx.changes(
+        "done", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, exit_code=outcome.exit_code,
+        metrics=outcome.metrics, model_version=version, step=last.step, total=last.total, note=last.note,
+        save_failed=last.save_failed, resumed_from=last.resumed_from, pid=last.pid, started_ago_s=last.started_ago_s,
+        storing_ago_s=last.storing_ago_s,
+    ) > 0  # fmt: skip
 
 
 def claim_values(claim: Claim) -> dict[str, int]:
@@ -258,22 +283,25 @@ def current(tx: Transaction, claim: Claim) -> Any:
     return rows[0]
 
 
-def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress, *, version: int | None) -> Decision:
+def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> Decision:
     row = current(tx, claim)
     spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (claim.job_id,))) if outcome.cause else {}
     decision = decide(outcome, budget_of(row, spec))
     values = last._asdict()
     del values["stage"]
-    rows = tx.named(
+    changed = tx.changes(
         "finish", **claim_values(claim), **values, state=decision.state, reason=decision.reason, side=decision.side,
         by=row["cancel_by"] if decision.state == "canceled" else None,
         due_at=None if decision.delay_s is None else tx.now + decision.delay_s, user_cost=decision.user_cost,
         system_cost=decision.system_cost, cause=outcome.cause, exit_code=outcome.exit_code, signal=outcome.signal,
         error=None if decision.state == "canceled" else outcome.error, message=_why(decision, outcome, row),
-        metrics=outcome.metrics, model_version=version,
+        metrics=outcome.metrics, idle_requeues=decision.idle_requeues,
     )  # fmt: skip
-    if not rows:
+    if not changed:
         raise LostClaim(claim)
+    if outcome.cause == "oom" and decision.state == "held" and spec.get("retry_grow"):
+        grown = json.dumps(grow(spec))
+        tx.rows("UPDATE spec SET doc = ? WHERE job_id = ?", (grown, claim.job_id))
     return decision
 
 
@@ -295,6 +323,7 @@ def budget_of(row: Any, spec: Mapping[str, Any]) -> Budget:
         backoff_s=float(spec.get("backoff_s", 10.0)),
         system_used=row["system_used"],
         max_attempts=row["max_attempts"],
+        idle_requeues=row["idle_requeues"],
     )
 
 
@@ -323,10 +352,17 @@ def retry(tx: Transaction, job_id: int, by: str) -> bool:
 def note(tx: Transaction, job_id: int, state: str, reason: str | None, by: str | None, message: str | None) -> None:
     """A row of history that is no change of state."""
     tx.rows(
-        "INSERT INTO history(job_id, n, at, state, reason, attempt, by, message)"
-        " SELECT ?, max(n) + 1, ?, ?, ?, max(attempt), ?, ? FROM history WHERE job_id = ?",
+        "INSERT INTO event(job_id, n, at, state, reason, attempt, by, message)"
+        " SELECT ?, coalesce(max(n), 1) + 1, ?, ?, ?, coalesce(max(attempt), 0), ?, ? FROM event WHERE job_id = ?",
         (job_id, tx.now, state, reason, by, message, job_id),
     )
+
+
+def note_hook(tx: Transaction, job_id: int, message: str) -> None:
+    """A row of history for a hook that failed; the job stays as it is."""
+    state = tx.value("SELECT state FROM history WHERE job_id = ? ORDER BY n DESC LIMIT 1", (job_id,))
+    if state is not None:
+        note(tx, job_id, state, "hook", None, message)
 
 
 def _keep_environ(tx: Transaction, doc: str) -> int:

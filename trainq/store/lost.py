@@ -14,6 +14,8 @@ from trainq.domain.job import Outcome, decide
 from trainq.store.jobs import budget_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trainq.store.session import Transaction
 
 
@@ -26,16 +28,29 @@ class Lost(NamedTuple):
     state: str
 
 
+class Held(NamedTuple):
+    """A running job and the process that should be running it."""
+
+    job_id: int
+    attempt: int
+    worker_id: int
+    uid: str
+    worker: str
+    pid: int
+    pid_start: int
+
+
 def look(
-    tx: Transaction, observer: str, boot_s: float, zombie_after_s: float, *, mine: int | None = None
-) -> list[Lost]:
-    """Look at every running job once; take back those whose beat stood still for zombie-after.
+    tx: Transaction, observer: str, boot_s: float, zombie_after_s: float, *, mine: int | None = None,
+    only: Collection[int] | None = None,
+) -> list[Lost]:  # fmt: skip
+    """Look at every running job once (or `only` at these); take back those whose beat stood still for zombie-after.
 
     `mine` is the worker that looks: its own jobs are not looked at.
     """
     found: list[Lost] = []
     for row in tx.rows("SELECT * FROM job INDEXED BY job_running WHERE state = 'running'"):
-        if row["worker_id"] == mine:
+        if row["worker_id"] == mine or (only is not None and row["id"] not in only):
             continue
         seen = tx.named(
             "see", id=row["id"], observer=observer, attempt=row["attempt"], beat=row["beat"], boot_s=boot_s,
@@ -44,6 +59,29 @@ def look(
         if boot_s - seen[0][0] >= zombie_after_s:
             found += expire(tx, row, f"no heartbeat for {boot_s - seen[0][0]:.0f} s")
     return found
+
+
+def running(tx: Transaction, mine: int | None) -> list[int]:
+    """The running jobs of other workers."""
+    sql = "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id IS NOT ?"
+    return [row[0] for row in tx.rows(sql, (mine,))]
+
+
+def held_here(tx: Transaction, identity: str) -> list[Held]:
+    """The running jobs whose worker is on the host of this identity."""
+    sql = (
+        "SELECT j.id, j.attempt, j.worker_id, s.uid || '.' || (j.id - s.first_id), w.name, w.pid, w.pid_start"
+        " FROM job j INDEXED BY job_running JOIN worker w ON w.id = j.worker_id JOIN submission s ON s.id = j.submission_id"
+        " WHERE j.state = 'running' AND w.host_identity = ?"
+    )
+    return [Held(*row) for row in tx.rows(sql, (identity,))]
+
+
+def expire_held(tx: Transaction, held: Held, why: str) -> list[Lost]:
+    """Take back the attempt of a worker that is provably gone; empty when somebody was faster."""
+    sql = "SELECT * FROM job WHERE id = ? AND attempt = ? AND worker_id = ? AND state = 'running'"
+    row = tx.one(sql, (held.job_id, held.attempt, held.worker_id))
+    return [] if row is None else expire(tx, row, why)
 
 
 def expire(tx: Transaction, row: Any, why: str) -> list[Lost]:

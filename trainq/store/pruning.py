@@ -58,7 +58,7 @@ def forget_past(tx: Transaction, before: float) -> int:
     """Delete what is left of jobs that ended before then: past, history, and their submit calls."""
     rows = tx.rows("SELECT id, submission_id FROM past WHERE ended_at <= ? ORDER BY ended_at LIMIT ?", (before, BATCH))
     ids = [(row[0],) for row in rows]
-    for table, column in (("past", "id"), ("history", "job_id")):
+    for table, column in (("past", "id"), ("event", "job_id")):
         tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # names from the line above
     for submission_id in {row[1] for row in rows}:
         _forget_submission(tx, submission_id)

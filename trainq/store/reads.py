@@ -156,7 +156,7 @@ def data_sets(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
 
 def attempts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
     """The records of ended attempts (rows of history that left `running`), oldest first, by job."""
-    found = _grouped(_many(tx, "SELECT * FROM history WHERE claimed_at IS NOT NULL AND job_id", ids))
+    found = _grouped(_many(tx, "SELECT * FROM event WHERE claimed_at IS NOT NULL AND job_id", ids))
     for rows in found.values():
         rows.sort(key=lambda row: row["n"])
     return found

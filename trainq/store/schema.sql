@@ -83,7 +83,10 @@ CREATE TABLE job(
   total INTEGER,
   note TEXT,
   metrics TEXT,
-  model_version INTEGER
+  model_version INTEGER,
+  resumed_from INTEGER,
+  save_failed INTEGER,
+  idle_requeues INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX job_ready ON job(queue, priority DESC, id) WHERE state = 'pending';
 CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND due_at IS NOT NULL;
@@ -117,8 +120,9 @@ CREATE TABLE job_data(
 CREATE INDEX job_data_of ON job_data(data_id);
 
 -- One row per change, append only; it outlives the job's row. The row that leaves `running` is the record of that
--- attempt and holds its result. Clustered by job: a change dirties one page.
-CREATE TABLE history(
+-- attempt and holds its result. Clustered by job, and jobs move in the order of their ids: a change appends to one page.
+-- That a job was put in is not written again: the view below tells it from the job's own row.
+CREATE TABLE event(
   job_id INTEGER NOT NULL,
   n INTEGER NOT NULL,
   at REAL NOT NULL,
@@ -138,6 +142,7 @@ CREATE TABLE history(
   signal INTEGER,
   error TEXT,
   metrics TEXT,
+  resumed_from INTEGER,
   PRIMARY KEY(job_id, n)
 ) WITHOUT ROWID;
 
@@ -172,6 +177,17 @@ CREATE INDEX past_ended ON past(ended_at, id);
 CREATE INDEX past_fingerprint ON past(fingerprint, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX past_key ON past(key, id) WHERE key IS NOT NULL;
 
+CREATE VIEW history AS
+  SELECT * FROM event
+  UNION ALL
+  SELECT j.id, 1, j.submitted_at, 'pending', NULL, 0, NULL, NULL, j.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL
+  FROM job j JOIN submission s ON s.id = j.submission_id
+  UNION ALL
+  SELECT p.id, 1, p.submitted_at, 'pending', NULL, 0, NULL, NULL, p.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL
+  FROM past p JOIN submission s ON s.id = p.submission_id;
+
 CREATE TABLE worker(
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   name TEXT NOT NULL,
@@ -184,6 +200,7 @@ CREATE TABLE worker(
   slots INTEGER NOT NULL,
   queues TEXT NOT NULL,
   state TEXT NOT NULL,
+  quarantine TEXT,
   beat INTEGER NOT NULL DEFAULT 0,
   started_at REAL NOT NULL,
   heartbeat_at REAL NOT NULL,
@@ -199,6 +216,28 @@ CREATE TABLE sighting(
   first_s REAL NOT NULL,
   last_s REAL NOT NULL,
   PRIMARY KEY(job_id, observer)
+) WITHOUT ROWID;
+
+-- Checkpoints that were committed under a claim: only these are gone on from, and only if the digest still matches.
+CREATE TABLE checkpoint(
+  job_id INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  at REAL NOT NULL,
+  step INTEGER,
+  epoch INTEGER,
+  digest TEXT NOT NULL,
+  size INTEGER NOT NULL,
+  PRIMARY KEY(job_id, number)
+) WITHOUT ROWID;
+
+-- What is known of a queue by name; one without a row is open and has no failures behind it.
+CREATE TABLE queue(
+  name TEXT PRIMARY KEY,
+  paused_at REAL,
+  paused_by TEXT,
+  reason TEXT,
+  quick_failures INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE model(
@@ -252,21 +291,23 @@ END;
 
 CREATE TRIGGER job_history_move AFTER UPDATE OF state ON job
 WHEN OLD.state <> NEW.state AND OLD.state <> 'running' BEGIN
-  INSERT INTO history(job_id, n, at, state, reason, attempt, worker, host, by, message)
-  VALUES(NEW.id, (SELECT max(n) + 1 FROM history WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
+  INSERT INTO event(job_id, n, at, state, reason, attempt, worker, host, by, message)
+  VALUES(NEW.id, (SELECT coalesce(max(n), 1) + 1 FROM event WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
     NEW.attempt, CASE NEW.state WHEN 'running' THEN NEW.worker END, CASE NEW.state WHEN 'running' THEN NEW.host END,
     NEW.changed_by, NEW.message);
 END;
 CREATE TRIGGER job_history_attempt AFTER UPDATE OF state ON job
 WHEN OLD.state = 'running' AND NEW.state <> 'running' BEGIN
-  INSERT INTO history(job_id, n, at, state, reason, attempt, worker, host, by, message, pid, claimed_at, started_at,
-    storing_at, cause, exit_code, signal, error, metrics)
-  VALUES(NEW.id, (SELECT max(n) + 1 FROM history WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
+  INSERT INTO event(job_id, n, at, state, reason, attempt, worker, host, by, message, pid, claimed_at, started_at,
+    storing_at, cause, exit_code, signal, error, metrics, resumed_from)
+  VALUES(NEW.id, (SELECT coalesce(max(n), 1) + 1 FROM event WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
     NEW.attempt, NEW.worker, NEW.host, NEW.changed_by, NEW.message, NEW.pid, NEW.claimed_at, NEW.started_at,
-    NEW.storing_at, NEW.cause, NEW.exit_code, NEW.signal, NEW.error, NEW.metrics);
+    NEW.storing_at, NEW.cause, NEW.exit_code, NEW.signal, NEW.error, NEW.metrics,
+    NEW.resumed_from);
 END;
 CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN
   DELETE FROM spec WHERE job_id = OLD.id;
   DELETE FROM job_data WHERE job_id = OLD.id;
   DELETE FROM sighting WHERE job_id = OLD.id;
+  DELETE FROM checkpoint WHERE job_id = OLD.id;
 END;

@@ -44,8 +44,16 @@ class Transaction:
 
     def named(self, name: str, **values: Any) -> list[Any]:
         """Run the statement of that name; all its rows (fetched, or COMMIT would be refused)."""
+        return self._execute(name, values).fetchall()  # type: ignore[no-any-return]
+
+    def changes(self, name: str, **values: Any) -> int:
+        """Run the statement of that name; how many rows it changed."""
+        return self._execute(name, values).rowcount  # type: ignore[no-any-return]
+
+    def _execute(self, name: str, values: dict[str, Any]) -> Any:
         values["now"] = self.now
-        return self._connection.execute(NAMED[name], values).fetchall()  # type: ignore[no-any-return]
+        text, names = NAMED[name]
+        return self._connection.execute(text, [values[each] for each in names])
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         """Run a statement; all its rows."""
@@ -174,8 +182,10 @@ class _Writing:
         connection = session.connection()
         session.gate.enter()
         try:
-            with storage_errors(session.database):
-                connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            session.gate.leave()
+            raise translate(error, session.database) from error
         except BaseException:
             session.gate.leave()
             raise

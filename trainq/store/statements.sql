@@ -6,11 +6,6 @@
 INSERT INTO count SELECT queue, state, count(*) FROM job WHERE id BETWEEN :first AND :last GROUP BY queue, state
 ON CONFLICT(queue, state) DO UPDATE SET n = n + excluded.n
 
--- name: history_in
--- The first row of history of each job of a submit call.
-INSERT INTO history(job_id, n, at, state, reason, attempt, by)
-SELECT id, 1, changed_at, state, reason, attempt, changed_by FROM job WHERE id BETWEEN :first AND :last
-
 -- name: promote
 -- Due jobs become eligible; bounded, so that a flood of them does not hold the gate.
 UPDATE job SET state = 'pending', reason = NULL, due_at = NULL, eligible_at = :now, changed_at = :now, changed_by = NULL,
@@ -24,6 +19,7 @@ SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at I
 -- name: first_ready
 -- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue.
 SELECT id, priority FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+  AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
 ORDER BY priority DESC, id LIMIT 1
 
 -- name: claim
@@ -32,8 +28,10 @@ ORDER BY priority DESC, id LIMIT 1
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
   changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
-  ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL
+  ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL,
+  resumed_from = NULL, save_failed = NULL
 WHERE id = (SELECT id FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+  AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
   ORDER BY priority DESC, id LIMIT 1)
 RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
   grace_s
@@ -43,17 +41,28 @@ RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint,
 UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fraction, fraction),
   step = coalesce(:step, step), total = coalesce(:total, total), note = coalesce(:note, note),
   stage = coalesce(:stage, stage), pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
-  storing_at = coalesce(storing_at, :now - :storing_ago_s)
+  storing_at = coalesce(storing_at, :now - :storing_ago_s), save_failed = coalesce(:save_failed, save_failed),
+  resumed_from = coalesce(:resumed_from, resumed_from)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 RETURNING cancel_at, cancel_grace_s
 
 -- name: held_by
 -- What the row says of a claim, before its end is decided: no row, and the claim is lost.
-SELECT cancel_at, cancel_by, message, user_used, retries, system_used, max_attempts FROM job
+SELECT cancel_at, cancel_by, message, user_used, retries, system_used, max_attempts, idle_requeues, queue FROM job
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 
+-- name: done
+-- The end that most attempts come to, in one statement: fenced, and not if somebody wants it canceled. What `claim` has
+-- wiped is not wiped again.
+UPDATE job SET state = 'done', stage = NULL, changed_at = :now, ended_at = :now, exit_code = :exit_code, fraction = 1.0,
+  idle_requeues = 0, pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
+  storing_at = coalesce(storing_at, :now - :storing_ago_s), step = coalesce(:step, step), total = coalesce(:total, total),
+  note = coalesce(:note, note), metrics = :metrics, save_failed = coalesce(:save_failed, save_failed),
+  resumed_from = coalesce(:resumed_from, resumed_from), model_version = coalesce(:model_version, model_version)
+WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running' AND cancel_at IS NULL
+
 -- name: finish
--- The end of an attempt, fenced like every other write.
+-- Every other end of an attempt, fenced like all that is written for one.
 UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, changed_at = :now, changed_by = :by,
   ended_at = CASE WHEN :state IN ('pending', 'held') THEN NULL ELSE :now END,
   eligible_at = CASE WHEN :state = 'pending' THEN :now ELSE eligible_at END,
@@ -61,11 +70,10 @@ UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, cha
   cause = :cause, exit_code = :exit_code, signal = :signal, error = :error, message = :message,
   pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
   storing_at = coalesce(storing_at, :now - :storing_ago_s), metrics = coalesce(:metrics, metrics), note = coalesce(:note, note),
-  step = coalesce(:step, step), total = coalesce(:total, total),
-  fraction = CASE WHEN :state = 'done' THEN 1.0 WHEN :state IN ('pending', 'held') THEN NULL ELSE coalesce(:fraction, fraction) END,
-  model_version = coalesce(:model_version, model_version)
+  step = coalesce(:step, step), total = coalesce(:total, total), save_failed = coalesce(:save_failed, save_failed),
+  resumed_from = coalesce(:resumed_from, resumed_from), idle_requeues = :idle_requeues,
+  fraction = CASE WHEN :state IN ('pending', 'held') THEN NULL ELSE coalesce(:fraction, fraction) END
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
-RETURNING id
 
 -- name: cancel_waiting
 -- A waiting job is canceled at once; how an attempt before ended is history.
@@ -85,7 +93,7 @@ RETURNING id
 -- name: retry
 -- The same id runs again, both costs back to 0; what it was is in attempt and history.
 UPDATE job SET state = 'pending', reason = NULL, side = NULL, eligible_at = :now, ended_at = NULL, changed_at = :now,
-  changed_by = :by, message = NULL, user_used = 0, system_used = 0, cancel_at = NULL, cancel_by = NULL,
+  changed_by = :by, message = NULL, user_used = 0, system_used = 0, idle_requeues = 0, cancel_at = NULL, cancel_by = NULL,
   cancel_grace_s = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL,
   total = NULL, note = NULL, metrics = NULL
 WHERE id = :id AND state IN ('errored', 'canceled')
@@ -126,3 +134,16 @@ SELECT j.id, s.uid || '.' || (j.id - s.first_id), j.submission_id, j.state, j.re
   j.started_at, j.ended_at, j.exit_code, j.signal, j.error
 FROM job j JOIN submission s ON s.id = j.submission_id
 WHERE j.id = :id AND j.state IN ('done', 'errored', 'canceled', 'skipped')
+
+-- name: failed_quickly
+-- One more quick failure in a row; at the breaker's number the queue is paused, once.
+INSERT INTO queue(name, quick_failures) VALUES(:queue, 1)
+ON CONFLICT(name) DO UPDATE SET quick_failures = quick_failures + 1
+RETURNING quick_failures, paused_at
+
+-- name: suspects
+-- How many attempts went on from a checkpoint, failed by their own fault, and saved nothing newer.
+SELECT resumed_from, count(*) FROM event h
+WHERE job_id = :id AND resumed_from IS NOT NULL AND claimed_at IS NOT NULL AND cause IN (/*user*/)
+  AND NOT EXISTS(SELECT 1 FROM checkpoint c WHERE c.job_id = h.job_id AND c.attempt = h.attempt)
+GROUP BY resumed_from

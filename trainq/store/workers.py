@@ -29,6 +29,16 @@ def move(tx: Transaction, worker_id: int, state: str) -> None:
     tx.rows("UPDATE worker SET beat = beat + 1, heartbeat_at = ?, state = ? WHERE id = ?", (tx.now, state, worker_id))
 
 
+def quarantine(tx: Transaction, worker_id: int, why: str | None) -> None:
+    """The worker claims nothing, and why; None: it may claim again."""
+    tx.rows("UPDATE worker SET quarantine = ? WHERE id = ?", (why, worker_id))
+
+
+def is_quarantined(tx: Transaction, worker_id: int) -> bool:
+    """Whether the worker is in quarantine still: people may have cleared it."""
+    return tx.value("SELECT quarantine FROM worker WHERE id = ?", (worker_id,)) is not None
+
+
 def leave(tx: Transaction, worker_id: int) -> None:
     """The worker has ended of its own will."""
     tx.rows(

@@ -7,21 +7,20 @@ in its log too); every write carries the claim; a model is named only in the tra
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.artifacts import logs, manifest, runs
-from trainq.artifacts import models as model_files
+from trainq.artifacts import manifest
 from trainq.base import clock, files
-from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
-from trainq.domain.job import NewModel, Outcome, Progress
+from trainq.domain.job import Outcome, Progress
 from trainq.domain.outcome import Seen, classify, not_started
-from trainq.domain.retention import to_remove
 from trainq.executors import local
-from trainq.store import jobs, models
-from trainq.worker import variables
-from trainq.worker.keepers import Empty, Exited, Failed, Plan, Started
+from trainq.store import checkpoints, jobs
+from trainq.store.checkpoints import NewCheckpoint
+from trainq.worker import memory
+from trainq.worker.keepers import Empty, Exited, Failed, Frozen, Started, Thawed
+from trainq.worker.preparation import BrokenCheckpoints, Preparation
+from trainq.worker.publication import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,24 +28,25 @@ if TYPE_CHECKING:
     from trainq.domain.job import Claim, Claimed, Decision
     from trainq.store.jobs import Flags
     from trainq.store.session import Transaction
+    from trainq.worker.channel import Asker
     from trainq.worker.keepers import Event, Keeper
     from trainq.worker.loop import Place
 
-LOG_LINES = 20
+HOOK_GRACE_S = 2.0
 
 
-class Removed(NamedTuple):
-    """A model version that retention took out; its directory goes after the commit."""
+class Save(NamedTuple):
+    """A checkpoint that the job has announced and that is not committed yet, and who waits for the answer."""
 
-    key: str
-    version: int
+    checkpoint: NewCheckpoint
+    asker: Asker
 
 
 class Attempt:
     """A claimed job on its way through one slot. Driven by the worker's loop, in its thread.
 
     `over`: the outcome is known, the keeper is free, and only the transaction is missing. `lost`: the claim is not ours
-    any more; the processes are killed, nothing is written, and once `buried` the slot is free.
+    any more; the processes are killed and nothing is written. `free`: the slot may be given to another.
     """
 
     def __init__(self, claimed: Claimed, place: Place, keeper: Keeper) -> None:
@@ -57,87 +57,91 @@ class Attempt:
         self.keeper = keeper
         self.outcome: Outcome | None = None
         self.decision: Decision | None = None
-        self.version: int | None = None
-        self.removed: list[Removed] = []
         self.stopped_for: str | None = None
         self.fresh = False  # something was reported that no beat has carried yet
         self.busy = False  # slow work of this attempt is in the pool
         self.unsure = False  # a commit that named its end answered with an error
+        self.settled = False
         self.lost = False
+        self.frozen = False
         self.reported_at = 0.0  # boot clock, when a beat last carried the progress
         self.progress = Progress()
         self.metrics: dict[str, float] = {}
+        self.saves: list[Save] = []
+        self.saved = False
         self.handed = False  # the keeper has its plan
         self.pid: int | None = None
         self.started_at: float | None = None  # boot clock
         self.storing_at: float | None = None
-        self.limit_at: float | None = None
+        self.hook_failed: str | None = None
+        self.trouble: str | None = None  # what is wrong with this host, seen by this attempt
+        self._spoke_at = 0.0
+        self._limit_at: float | None = None
+        self._hook_until: float | None = None
         self._exited: Exited | None = None
-        self._run: runs.RunFiles | None = None
-        self._staged: str | None = None
-        self._model: NewModel | None = None
-        self._data: dict[str, str] = {}
+        self._kills = 0
+        self._files = Preparation(claimed, place)
+        self._publication: Publication | None = None
 
     @property
     def over(self) -> bool:
         """Whether the outcome is known and can be written."""
-        return self.outcome is not None and not self.busy and not self.lost
+        return self.outcome is not None and not self.busy and not self.lost and not self.settled
 
     @property
-    def buried(self) -> bool:
-        """Whether nothing of a lost attempt is left."""
+    def free(self) -> bool:
+        """Whether nothing of it is left in the slot: its end is written or the claim is lost, and no hook runs."""
+        if self.settled:
+            return self._hook_until is None
         return self.lost and not self.busy and (self.outcome is not None or not self.handed)
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether a line runs in its slot once its end is written."""
+        ended = self.decision is not None and self.decision.state not in ("pending", "held")
+        return ended and "on_end" in self.claimed.spec and bool(self._files.environment)
+
+    @property
+    def version(self) -> int | None:
+        """The version of the model it has published."""
+        return None if self._publication is None else self._publication.version
 
     def lose(self) -> None:
         """The claim is lost: stop working before explaining."""
         self.lost = True
+        self.answer(ok=False)
         if self.handed and self.outcome is None:
             self.keeper.stop(0)
 
     # prepare ---------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the run directory, unpack the training sets (in the pool when there are any), then start."""
+        """Make what must be there (slow things in the pool), then start."""
         try:
-            self._open_files()
-        except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end(_cause(error, "spawn"), f"cannot prepare the run: {_text(error)}")
+            self._files.open()
+        except (DiskFull, Storage, Unwritable) as error:
+            # The disk's fault and not the job's: it goes back at no cost, and this worker takes no more.
+            self.trouble = f"a run cannot be prepared here: {_text(error)}"
+            self._end("drained", self.trouble)
             return
-        if self.claimed.data:
+        except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
+            self._end("spawn", f"cannot prepare the run: {_text(error)}")
+            return
+        if self._files.staged is not None:
+            self._publication = Publication(self.claimed, self.place.paths, self._files.staged, self.place.keep_models)
+        if self._files.is_slow:
             self.busy = True
-            self.place.slow(self._unpack, self._unpacked)
+            self.place.slow(self._files.fetch, self._fetched)
         else:
             self.start()
 
-    def _open_files(self) -> None:
-        row, spec = self.claimed.row, self.claimed.spec
-        params = spec.get("params")
-        self._run = runs.open_run(
-            self.place.paths, row["id"], row["attempt"],
-            params=None if params is None else json.dumps(params).encode(), split_stderr=spec.get("split_stderr", False),
-        )  # fmt: skip
-        if row["model_key"] is not None:
-            self._staged = model_files.stage(self.place.paths, row["id"], row["attempt"])
-
-    def _unpack(self) -> None:
-        from trainq.artifacts import datasets
-
-        assert self._run is not None
-        names = self.claimed.spec.get("files", {})
-        for item in self.claimed.data:
-            # No name that a user can give has a "-" in it.
-            own = item.name if item.name.isidentifier() else f"{item.name.strip('<>') or 'the'}-set"
-            directory = os.path.join(self._run.dir, "data", own)
-            files.make_directories(self._run.dir, os.path.relpath(directory, self._run.dir))
-            target = os.path.join(directory, names.get(item.name) or "data")
-            stored = item.z if item.z is not None else self.place.paths.training_set(item.sha256)
-            datasets.unpack(stored, target, item.sha256, item.size)
-            self._data[item.name] = target
-
-    def _unpacked(self, error: BaseException | None) -> None:
+    def _fetched(self, error: BaseException | None) -> None:
         self.busy = False
-        if error is not None:
-            self._end(_cause(error, "data"), f"the training set cannot be unpacked: {_text(error)}")
+        self.progress = self.progress._replace(resumed_from=self._files.resumed_from)
+        if isinstance(error, BrokenCheckpoints):
+            self._end("checkpoint", error.message)
+        elif error is not None:
+            self._end(_cause(error, "data"), f"what it needs cannot be fetched: {_text(error)}")
         elif self.outcome is None:
             self.start()
 
@@ -150,85 +154,110 @@ class Attempt:
         if self.stopped_for is not None:
             self._end(self.stopped_for if self.stopped_for == "drained" else "exit", "stopped before it started")
             return
-        assert self._run is not None
         try:
-            plan = self._plan()
-            stdin = self._open_stdin()
+            self._hand(self._files.plan())
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end(_cause(error, "spawn"), f"cannot prepare the run: {_text(error)}")
-            return
+            self._end(_cause(error, "data" if isinstance(error, BadData) else "spawn"), f"cannot start: {_text(error)}")
+
+    def _hand(self, plan: Any) -> None:
+        import os
+
+        stdin = self._files.open_stdin()
         try:
-            stderr = self._run.stderr_fd if self._run.stderr_fd is not None else self._run.log_fd
-            self.keeper.start(plan, stdin, self._run.log_fd, stderr)
-            self.handed = True
-        except TrainqError as error:
-            self._end("spawn", _text(error))
+            self.keeper.start(plan, stdin, *self._files.output)
         finally:
             os.close(stdin)
-
-    def _plan(self) -> Plan:
-        assert self._run is not None
-        row, spec = self.claimed.row, self.claimed.spec
-        secrets: dict[str, str] = {}
-        if spec.get("secrets"):
-            found = runs.read_secret(self.place.paths, self.uid)
-            if found is None:
-                raise BadData("the kept variables of this job are gone: " + ", ".join(spec["secrets"]))
-            secrets = found
-        checkpoints = runs.open_checkpoints(self.place.paths, row["id"])
-        self.place.channel.ensure()
-        own = variables.ours(
-            self.claimed, root=self.place.paths.root, worker=self.place.name, socket=self.place.channel.path, run=self._run,
-            data={name: path for name, path in self._data.items() if not name.startswith("<")},
-            model_dir=self._staged, checkpoints=checkpoints, resume=row["attempt"] > 1 and bool(os.listdir(checkpoints)),
-            deadline=None if row["time_s"] is None else clock.now() + row["time_s"],
-        )  # fmt: skip
-        env = variables.complete(variables.base(self.claimed, secrets), own)
-        argv = tuple(os.fsencode(word) for word in local.argv(spec))
-        return Plan(argv, env, os.fsencode(spec["cwd"]), self.claimed.umask)
-
-    def _open_stdin(self) -> int:
-        path = next((path for name, path in self._data.items() if name.startswith("<")), os.devnull)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.handed = True
+        self._kills = memory.kills()
 
     # watch -----------------------------------------------------------------------------------------------------
 
     def heard(self, event: Event) -> None:
         """What the keeper said."""
-        if isinstance(event, Started):
-            self.pid, self.started_at = event.pid, clock.boot_s()
-            self.progress = self.progress._replace(stage="training")
-            time_s = self.claimed.row["time_s"]
-            self.limit_at = None if time_s is None else self.started_at + time_s
+        if self.settled:
+            self._hook_heard(event)
+        elif isinstance(event, Started):
+            self._started(event)
         elif isinstance(event, Failed):
             self._not_started(event)
         elif isinstance(event, Exited):
             self._exited = event
+        elif isinstance(event, Frozen):
+            self.frozen = True
+        elif isinstance(event, Thawed):
+            self._thawed(event.frozen_s)
         elif isinstance(event, Empty):
             self._classify()
 
+    def _started(self, event: Started) -> None:
+        self.pid = event.pid
+        self.started_at = self._spoke_at = clock.boot_s()
+        self.progress = self.progress._replace(stage="training")
+        time_s, warn_s = self.claimed.row["time_s"], self.claimed.spec.get("warn_s", 0.0)
+        self._limit_at = None if time_s is None else self.started_at + time_s - warn_s
+
+    def _thawed(self, frozen_s: float) -> None:
+        """A frozen job's time limit and its silence stood still."""
+        self.frozen = False
+        self._spoke_at += frozen_s
+        if self._limit_at is not None:
+            self._limit_at += frozen_s
+
     def keeper_died(self) -> None:
         """The keeper was killed, and the job with it: the worker's host, not the job, is to blame."""
-        self._end("zombie", "the process that kept it was killed")
+        if self.settled:
+            self._hook_until, self.hook_failed = None, "the process that kept it was killed"
+        elif self.outcome is None:
+            self._end("zombie", "the process that kept it was killed")
 
     def said(self, message: dict[str, Any]) -> None:
         """What the job said through the channel."""
-        if message["do"] == "progress":
-            step, total = message["step"], message["total"]
-            fraction = message["fraction"]
-            if fraction is None and step is not None and total:
-                fraction = min(1.0, max(0.0, step / total))
-            said = {"fraction": fraction, "step": step, "total": total, "note": message["message"]}
+        word = message["do"]
+        if word == "progress":
+            said = {name: message[name] for name in ("fraction", "step", "total")} | {"note": message["message"]}
             self.progress = self.progress._replace(**{name: new for name, new in said.items() if new is not None})
-        elif message["do"] == "metric":
+        elif word == "metric":
             self.metrics.update(message["values"])
+        elif word == "checkpoint":
+            self.saves.append(Save(NewCheckpoint(*(message[name] for name in NewCheckpoint._fields)), message["asker"]))
+        elif word == "checkpoint_failed":
+            self.progress = self.progress._replace(save_failed=(self.progress.save_failed or 0) + 1)
+            self._files.note(f"a checkpoint could not be saved: {message['error']}")
         self.fresh = True
+        self._spoke_at = clock.boot_s()
+
+    def due_at(self) -> float | None:
+        """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit."""
+        if self._hook_until is not None:
+            return self._hook_until
+        if self.outcome is not None or self.stopped_for is not None or self.frozen or self.started_at is None:
+            return None
+        stall_s = self.claimed.spec.get("stall_after_s")
+        due = [at for at in (self._limit_at, None if stall_s is None else self._spoke_at + stall_s) if at is not None]
+        return min(due) if due else None
+
+    def tick(self, now: float) -> None:
+        """Stop it if it is due."""
+        due = self.due_at()
+        if due is None or now < due:
+            return
+        if self._hook_until is not None:
+            self.hook_failed = "it was stopped at its limit"
+            self._hook_until = now + 3600.0  # only its end is waited for now
+            self.keeper.stop(HOOK_GRACE_S)
+        elif self._limit_at is not None and now >= self._limit_at:
+            self.stop("timeout", self.claimed.spec.get("warn_s") or self.grace_s())
+        else:
+            self.stop("stalled", self.grace_s())
 
     def stop(self, why: str, grace_s: float) -> None:
         """End the process tree: the job is told, TERM, the grace, KILL. The first reason stays the reason."""
+        if self.settled:
+            self.keeper.stop(min(grace_s, HOOK_GRACE_S))
+            return
         if self.stopped_for is None:
             self.stopped_for = why
-            self.place.channel.push(self.uid, self.claim.attempt, {"do": "stop", "reason": _STOP_WORDS[why]})
+            self.place.channel.push(self.uid, self.claim.attempt, {"do": "stop", "reason": _STOP_WORDS.get(why, why)})
         if self.handed:
             self.keeper.stop(grace_s)
 
@@ -238,15 +267,37 @@ class Attempt:
         return float(self.place.grace_s if own is None else own)
 
     def beat(self, tx: Transaction) -> Flags:
-        """Renew the lease with the newest progress. Raises LostClaim."""
+        """Renew the lease with the newest progress, and commit what was saved. Raises LostClaim."""
         flags = jobs.beat(tx, self.claim, self.latest())
-        self.fresh, self.reported_at = False, clock.boot_s()
+        self._commit_saves(tx)
         return flags
+
+    def _commit_saves(self, tx: Transaction) -> None:
+        if self.stopped_for != "canceled":
+            for save in self.saves:
+                checkpoints.commit(tx, self.claim, save.checkpoint)
+
+    def renewed(self, until_boot_s: float, bound_s: float) -> None:
+        """A beat is committed: the job may compute until then, and goes on if it was frozen."""
+        self.fresh, self.reported_at = False, clock.boot_s()
+        self.answer(ok=self.stopped_for != "canceled")
+        self.keeper.lease(until_boot_s, bound_s)
+        if self.frozen and self.stopped_for is None:
+            self.keeper.thaw()
+
+    def answer(self, *, ok: bool) -> None:
+        """Tell who saved what became of it."""
+        for save in self.saves:
+            self.place.channel.ack(save.asker, ok)
+            self.saved = self.saved or ok
+        self.saves.clear()
 
     def report_at(self, every_s: float, after_start_s: float) -> float | None:
         """When (boot clock) the row should be brought up to date ahead of the next beat; None when it is."""
         if self.outcome is not None or self.lost:
             return None
+        if self.saves:
+            return 0.0
         if self.reported_at == 0.0:
             return None if self.started_at is None else self.started_at + after_start_s
         return self.reported_at + every_s if self.fresh else None
@@ -266,11 +317,10 @@ class Attempt:
         spec = self.claimed.spec
         program = files.printable(local.argv(spec)[0])
         outcome = not_started(event.step, event.errno, program, files.printable(spec["cwd"]))
-        self._note(outcome.error or "")
+        self._files.note(outcome.error or "")
         self._decide(outcome)
 
     def _classify(self) -> None:
-        assert self._run is not None
         ended = self._exited
         if self.lost:
             self.outcome = Outcome("zombie")
@@ -278,134 +328,114 @@ class Attempt:
         if ended is None:
             self._end("spawn", "the process was lost before it ended")
             return
+        self.place.channel.drop(self.uid, self.claim.attempt)  # its last words come first
         failed = ended.signal is not None or ended.code != 0
         seen = Seen(
             ended.code, ended.signal, self.stopped_for, self.claimed.row["time_s"],
             bool(self.metrics) or self.progress.fraction is not None,
-            self._log_end() if failed else "",
+            self._files.log_end() if failed else "",
+            run_s=clock.boot_s() - (self.started_at or clock.boot_s()), saved=self.saved or bool(self.saves),
+            oom_killed=memory.kills() > self._kills, stall_s=self.claimed.spec.get("stall_after_s"),
         )  # fmt: skip
         self._decide(classify(seen))
 
-    def _log_end(self) -> str:
-        """The last lines that the job wrote; none when it took its log away or put something else there."""
-        assert self._run is not None
-        try:
-            return logs.last_text(self._run.stderr or self._run.log, lines=LOG_LINES)
-        except (TrainqError, OSError):
-            return ""
-
     def _decide(self, outcome: Outcome) -> None:
         self.place.channel.drop(self.uid, self.claim.attempt)
-        metrics = json.dumps(_finite(self.metrics)) if self.metrics else None
-        self.outcome = outcome._replace(metrics=metrics)
-        if outcome.cause is None and self._staged is not None:
+        self.outcome = outcome._replace(metrics=json.dumps(_finite(self.metrics)) if self.metrics else None)
+        if outcome.cause is None and self._publication is not None:
             self.storing_at = clock.boot_s()
             self.progress = self.progress._replace(stage="storing")
             self.busy = self.fresh = True
-            self.place.slow(self._seal, self._sealed)
-
-    def _seal(self) -> None:
-        """Hash and sync what the job left; no model is an outcome too."""
-        assert self._staged is not None
-        row, spec = self.claimed.row, self.claimed.spec
-        facts = {
-            "key": row["model_key"], "job": row["id"], "job_uid": self.uid, "attempt": row["attempt"], "type": row["type"],
-            "params": spec.get("params") or {}, "seed": spec.get("seed", 0), "metrics": _finite(self.metrics),
-            "fingerprint": row["fingerprint"], "data": {item.name: item.sha256 for item in self.claimed.data},
-        }  # fmt: skip
-        sealed = manifest.seal(self._staged, facts)
-        if sealed is not None:
-            self._model = NewModel(
-                row["model_key"], row["type"], json.dumps(facts["params"]), json.dumps(facts["metrics"]),
-                row["fingerprint"], sealed.size, sealed.digest,
-            )  # fmt: skip
+            publication, metrics = self._publication, _finite(self.metrics)
+            self.place.slow(lambda: publication.seal(metrics), self._sealed)
 
     def _sealed(self, error: BaseException | None) -> None:
+        assert self._publication is not None
         self.busy = False
         if isinstance(error, manifest.ModelError):
             self._end("model", _text(error))
         elif error is not None:
             self.store_failed(error)
-        elif self._model is None and self.claimed.spec.get("model_required"):
+        elif self._publication.model is None and self.claimed.spec.get("model_required"):
             self._end("model", "it ended well but left nothing in TRAINQ_MODEL_DIR, and its type requires a model")
 
     def store_failed(self, error: BaseException) -> None:
         """The result could not be published: it is kept where it lies, and the error says where."""
-        self._model, self.version, self.decision, self.removed = None, None, None, []
-        self._end("store", f"the model could not be published: {_text(error)}; it is kept in {self._staged}")
+        assert self._publication is not None
+        self._publication.give_up()
+        self.decision = None
+        staged = self._publication.staged
+        self._end("store", f"the model could not be published: {_text(error)}; it is kept in {staged}")
 
     def _end(self, cause: str, text: str) -> None:
-        self._note(text)
+        self._files.note(text)
         ended = self._exited
+        code, number = (None, None) if ended is None else (ended.code, ended.signal)
         self.place.channel.drop(self.uid, self.claim.attempt)
-        self.outcome = Outcome(
-            cause, None if ended is None else ended.code, None if ended is None else ended.signal, text
-        )
-
-    def _note(self, text: str) -> None:
-        try:
-            runs.append_note(
-                self.place.paths, self.claim.job_id, self.claim.attempt, text.splitlines()[0] if text else ""
-            )
-        except (TrainqError, OSError):
-            pass  # the row says it too
+        metrics = None if self.outcome is None else self.outcome.metrics
+        self.outcome = Outcome(cause, code, number, text, metrics, quick=self.started_at is None)
 
     # settle ----------------------------------------------------------------------------------------------------
 
     def settle(self, tx: Transaction) -> None:
-        """Write the end, in the transaction of the turn. Raises LostClaim, and what the rename raises."""
+        """Write the end, in the transaction of the turn. Raises LostClaim, and what the rename of a model raises."""
         assert self.outcome is not None
-        if self._model is None or self.outcome.cause is not None:
+        self._commit_saves(tx)
+        if self.outcome.cause is None and self._publication is not None and self._publication.model is not None:
+            self.decision = self._publication.publish(tx, self.outcome, self.latest())
+        else:
             self.decision = jobs.settle(tx, self.claim, self.outcome, self.latest())
-            return
-        paths, key = self.place.paths, self._model.key
-        placed = self.version  # by a turn whose commit failed
-        on_disk = model_files.highest_version(paths, key)
-        if placed is not None and placed == on_disk:
-            on_disk -= 1
-        self.version = jobs.publish(tx, self.claim, self.outcome, self.latest(), self._model, on_disk)
-        if self.version is None:
-            self.decision = jobs.CANCELED
-            if placed is not None:
-                self._staged, self.removed = None, [Removed(key, placed)]
-            return
-        self.decision = jobs.DONE
-        assert self._staged is not None
-        self._staged = model_files.place(paths, self._staged, key, self.version)
-        self.removed = self._retire(tx, key)
-        point("publish.before_commit")
-
-    def _retire(self, tx: Transaction, key: str) -> list[Removed]:
-        keep = self.claimed.spec.get("keep", self.place.keep_models)
-        found = [(row["version"], bool(row["pinned"])) for row in models.versions(tx, key)]
-        old = to_remove(found, keep)
-        for version in old:
-            models.forget(tx, key, version)
-        return [Removed(key, version) for version in old]
 
     def clean(self) -> Callable[[], None] | None:
         """Close what is open; what else is left to do on the disk once the end is committed (slow, and repairable)."""
-        if self._run is not None:
-            self._run.close()
-        kept = self.version is not None or (self.decision is not None and self.decision.reason == "store")
-        unused = self._staged is not None and not kept
-        if not (self._data or unused or self.version is not None or self.removed):
+        has_data = self._files.close()
+        publication = self._publication
+        if not has_data and publication is None:
             return None
-        return lambda: self._clean(unused=unused)
+        kept = self.decision is not None and self.decision.reason == "store"
 
-    def _clean(self, *, unused: bool) -> None:
-        paths = self.place.paths
-        if self._run is not None and self._data:
-            files.remove_tree(os.path.join(self._run.dir, "data"))
-        if unused and self._staged is not None:
-            model_files.discard(paths, self._staged)
-        if self.version is not None:
-            model_files.advance_latest(paths, self.claimed.row["model_key"])
-        for item in self.removed:
-            model_files.delete(paths, item.key, item.version)
+        def clean() -> None:
+            if has_data:
+                self._files.remove_data()
+            if publication is not None:
+                publication.clean(keep_staged=kept)
+
+        return clean
+
+    # the hook after the end ------------------------------------------------------------------------------------
+
+    def run_hook(self) -> None:
+        """Run the line of `--on-end`, if there is one and the job has ended here; its end never changes the job's."""
+        self.settled = True
+        if not self.has_hook:
+            return
+        assert self.outcome is not None
+        assert self.decision is not None
+        code = self.outcome.exit_code
+        more = {
+            "TRAINQ_STATE": self.decision.state,
+            "TRAINQ_REASON": self.decision.reason or "",
+            "TRAINQ_EXIT_CODE": "" if code is None else str(code),
+        }
+        try:
+            self._hand(self._files.hook_plan(self.claimed.spec["on_end"], more))
+        except (TrainqError, OSError) as error:
+            self.hook_failed = _text(error)
+            return
+        self._hook_until = clock.boot_s() + self.place.hook_limit_s
+
+    def _hook_heard(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            self.hook_failed = not_started(event.step, event.errno, "/bin/sh", self.claimed.spec["cwd"]).error
+            self._hook_until = None
+        elif isinstance(event, Exited) and (event.code or event.signal):
+            ended = f"exit {event.code}" if event.signal is None else f"signal {event.signal}"
+            self.hook_failed = self.hook_failed or ended
+        elif isinstance(event, Empty):
+            self._hook_until = None
 
 
-_STOP_WORDS = {"canceled": "canceled", "timeout": "time", "drained": "drained"}
+_STOP_WORDS = {"timeout": "time"}
 
 
 def _cause(error: BaseException, else_: str) -> str:

@@ -17,6 +17,7 @@ from trainq import wake
 from trainq.base import clock, hosts
 from trainq.base.errors import NotPossible, TrainqError
 from trainq.ops import secrets
+from trainq.ops.lost import take_back_from_the_dead
 from trainq.ops.queue import require_directories
 from trainq.store import jobs, workers
 from trainq.store.session import Unsure
@@ -25,7 +26,8 @@ from trainq.worker import turn
 from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
-from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
+from trainq.worker.keepers import Keeper, KeeperLost, end_strays, lock_name, open_keepers
+from trainq.worker.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from trainq.artifacts.paths import Paths
     from trainq.domain.job import Claimed
     from trainq.ops.queue import Queue
+    from trainq.store.session import Transaction
 
 FRESH_S = 1.0
 """Progress that a job reports reaches its row within this, without waiting for the next beat."""
@@ -66,6 +69,7 @@ class Place(NamedTuple):
     channel: Channel
     grace_s: float
     keep_models: int
+    hook_limit_s: float
     slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 
 
@@ -108,6 +112,7 @@ class Worker:
         self._may_be_work = True
         self._adrift = False
         self._failing = False  # the last turn could not be taken
+        self._quarantine = Quarantine()
         self._complained = ""
 
     # life ------------------------------------------------------------------------------------------------------
@@ -147,12 +152,12 @@ class Worker:
         watch = wake.Watch(self.queue.paths.bell, self._inbox.nudge)
         opened.callback(watch.close)
         self._place = Place(
-            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models, self._inbox.slow
+            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models,
+            self.times.hook_limit, self._inbox.slow,
         )  # fmt: skip
         opened.callback(self._close_keepers)
         for keeper in open_keepers(self.options.slots) if self.options.slots else ():
             self._add(Slot(keeper))
-        self._beat_at = clock.boot_s() + self.times.heartbeat
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
 
     def _take_name(self) -> BaseFileLock:
@@ -184,6 +189,8 @@ class Worker:
             return False
         if self._stopping or not self._has_wishes():
             return True
+        if self._quarantine.why:
+            return self.options.until is not None
         return self.options.until is not None and not self._may_be_work and self._nothing_waits()
 
     def _may_hold_unknown(self) -> bool:
@@ -226,7 +233,7 @@ class Worker:
 
     def _room(self) -> int:
         """Free slots that may be filled."""
-        if self._stopping or not self._has_wishes():
+        if self._stopping or self._quarantine.why or not self._has_wishes():
             return 0
         return sum(slot.attempt is None for slot in self.slots)
 
@@ -241,7 +248,7 @@ class Worker:
             return 0.0
         due = [self._poll_at, self._beat_at]
         for attempt in self._attempts():
-            due += [at for at in (attempt.limit_at, attempt.report_at(FRESH_S, START_S)) if at is not None]
+            due += [at for at in (attempt.due_at(), attempt.report_at(FRESH_S, START_S)) if at is not None]
         for at in (self._due_at, self.options.until_at):
             if at is not None:
                 due.append(now + max(0.0, at - clock.now()))
@@ -266,11 +273,10 @@ class Worker:
             self._look_at_bell()
         for slot in self.slots:
             attempt = slot.attempt
-            if attempt is not None and attempt.buried:
-                slot.attempt = None
-            elif attempt is not None and attempt.limit_at is not None and now >= attempt.limit_at:
-                attempt.limit_at = None
-                attempt.stop("timeout", attempt.grace_s())
+            if attempt is not None and attempt.free:
+                self._clear(slot, attempt)
+            elif attempt is not None:
+                attempt.tick(now)
         if self._due_at is not None and clock.now() >= self._due_at:
             self._due_at = None
             self._may_be_work = True
@@ -290,6 +296,10 @@ class Worker:
         with self.session.reading() as tx:
             self._may_be_work = self._may_be_work or (bool(self._room()) and jobs.is_work(tx, self.options.queues))
             self._due_at = jobs.next_due(tx)
+            if self._quarantine.why and not workers.is_quarantined(tx, self._id):
+                self._quarantine.clear()
+                self._may_be_work = True
+                self._say("quarantine cleared")
             asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else set()
         if any(attempt.claim.job_id in asked and attempt.stopped_for is None for attempt in self._attempts()):
             self._beat_at = 0.0
@@ -319,8 +329,10 @@ class Worker:
 
     def _turn(self) -> None:
         attempts = self._attempts()
-        beats = clock.boot_s() >= self._beat_at
+        began = clock.boot_s()
+        beats = began >= self._beat_at
         try:
+            given_back = take_back_from_the_dead(self.session) if beats else []
             with self.session.writing() as tx:
                 done = turn.take(tx, attempts, self._wanted(beats=beats))
         except turn.StoreFailed:
@@ -332,12 +344,16 @@ class Worker:
         self._due_at = done.next_due
         if beats:
             self._beat_at = clock.boot_s() + self.times.heartbeat
+        done.found.extend(given_back)
         self._free(done)
         for attempt, flags in done.flags:
+            attempt.renewed(began + self.times.holder_limit, self._bound_s)
             if flags.cancel:
                 attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
         for claimed in done.claimed:
-            self._begin(claimed)
+            self._begin(claimed, began)
+        for name in done.paused:
+            self._say("queue paused", queue=name, failures=self.queue.settings.limits.breaker)
         if any(one.state != "pending" for one in done.found):
             secrets.drop_all(self.session, self.queue.paths, secrets.kept(self.queue.paths))
         if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
@@ -349,8 +365,8 @@ class Worker:
         return turn.Wanted(
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
-            may_claim=0 if self._stopping or not self._has_wishes() else may, beats=beats, adrift=self._adrift,
-            zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
+            may_claim=0 if self._stopping or self._quarantine.why or not self._has_wishes() else may, beats=beats,
+            adrift=self._adrift, breaker=self.queue.settings.limits.breaker, zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
         )  # fmt: skip
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
@@ -371,21 +387,39 @@ class Worker:
             if attempt is None:
                 continue
             if attempt in done.settled:
-                slot.attempt = None
+                attempt.answer(ok=attempt.stopped_for != "canceled")
+                attempt.run_hook()
                 if attempt.claimed.spec.get("secrets"):
                     secrets.drop_all(self.session, self.queue.paths, [attempt.uid])
-                self._clean(attempt)
                 self._tell(attempt)
+                if self._quarantine.judge(attempt):
+                    self._say("quarantined", message=self._quarantine.why)
+                    self._write(lambda tx: workers.quarantine(tx, self._id, self._quarantine.why))
             elif attempt in done.gone:
                 self._lost_claims += 1
                 attempt.lose()
                 self._say("claim lost", id=attempt.claim.job_id, attempt=attempt.claim.attempt)
-                self._clean(attempt)
+            if attempt.free:
+                self._clear(slot, attempt)
 
-    def _clean(self, attempt: Attempt) -> None:
+    def _clear(self, slot: Slot, attempt: Attempt) -> None:
+        """Nothing of it is left in the slot: give the slot away and tidy up."""
+        slot.attempt = None
+        number, failed = attempt.claim.job_id, attempt.hook_failed
+        if failed is not None:
+            self._say("trouble", message=f"job {number}: its on-end line failed: {failed}")
+            self._write(lambda tx: jobs.note_hook(tx, number, f"on-end: {failed}"))
         work = attempt.clean()
         if work is not None:
             self._inbox.slow(work, self._cleaned)
+
+    def _write(self, write: Callable[[Transaction], None]) -> None:
+        """A small thing for people to read, outside the turns; lost when the storage is sick."""
+        try:
+            with self.session.writing() as tx:
+                write(tx)
+        except TrainqError as error:
+            self._complain(error)
 
     def _cleaned(self, error: BaseException | None) -> None:
         if error is not None:
@@ -404,9 +438,10 @@ class Worker:
         self.report.jobs.append(facts)
         self._say("job ended", **facts)
 
-    def _begin(self, claimed: Claimed) -> None:
+    def _begin(self, claimed: Claimed, began: float) -> None:
         slot = next(slot for slot in self.slots if slot.attempt is None)
         slot.attempt = Attempt(claimed, self._place, slot.keeper)
+        slot.keeper.lease(began + self.times.holder_limit, self._bound_s)
         self._claims += 1
         row = claimed.row
         self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
@@ -414,8 +449,14 @@ class Worker:
 
     # keepers, channel, pool ------------------------------------------------------------------------------------
 
+    @property
+    def _bound_s(self) -> float:
+        """How long freezing may take: half of what lies between the holder limit and zombie-after."""
+        return (self.times.zombie_after - self.times.holder_limit) / 2
+
     def _add(self, slot: Slot) -> None:
         self.slots.append(slot)
+        slot.keeper.locks([lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)])
         self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
 
     def _listen_to(self, slot: Slot) -> None:
@@ -435,12 +476,18 @@ class Worker:
             slot.attempt.keeper_died()
         slot.keeper.close()
         slot.keeper = open_keepers(1)[0]
+        slot.keeper.locks([lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)])
+        if slot.attempt is not None:
+            slot.attempt.keeper = slot.keeper
         self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
 
     def _said(self, uid: str, attempt: int, message: dict[str, Any]) -> None:
         for one in self._attempts():
-            if one.uid == uid and one.claim.attempt == attempt and one.outcome is None:
+            if one.uid == uid and one.claim.attempt == attempt and one.outcome is None and not one.lost:
                 one.said(message)
+                return
+        if "asker" in message:
+            self._channel.ack(message["asker"], ok=False)  # of no attempt that runs here
 
     # words -----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.base import clock
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome, Progress
-from trainq.store import jobs, lost, workers
+from trainq.store import jobs, lost, queues, workers
 from trainq.store.jobs import LostClaim
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Wanted(NamedTuple):
     beats: bool
     adrift: bool  # the last turn failed: look for claims of ours that no slot knows
     zombie_after_s: float
+    breaker: int
     every_s: float
     after_start_s: float
 
@@ -50,6 +51,7 @@ class Done(NamedTuple):
     flags: list[tuple[Attempt, Flags]]
     found: list[Lost]
     claimed: list[Claimed]
+    paused: list[str]  # queues that the breaker has closed
     next_due: float | None
 
 
@@ -59,7 +61,7 @@ class StoreFailed(Exception):  # an answer: this attempt's end is another one
 
 def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
-    done = Done([], [], [], [], [], None)
+    done = Done([], [], [], [], [], [], None)
     jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
@@ -72,7 +74,7 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     if wanted.beats:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
-    freed = len(done.settled)
+    freed = sum(not attempt.has_hook for attempt in done.settled)
     for _ in range(min(wanted.room + freed, wanted.may_claim)):
         claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues)
         if claimed is None:
@@ -90,9 +92,13 @@ def _serve(tx: Transaction, attempt: Attempt, wanted: Wanted, now: float, done: 
             attempt.store_failed(error)
             raise StoreFailed from error
         done.settled.append(attempt)
+        assert attempt.decision is not None
+        assert attempt.outcome is not None
+        if queues.count_end(tx, attempt.claimed.row["queue"], attempt.decision, attempt.outcome, wanted.breaker):
+            done.paused.append(attempt.claimed.row["queue"])
         return
     at = attempt.report_at(wanted.every_s, wanted.after_start_s)
-    if not attempt.lost and (wanted.beats or (at is not None and now >= at)):
+    if not attempt.lost and not attempt.settled and (wanted.beats or (at is not None and now >= at)):
         done.flags.append((attempt, attempt.beat(tx)))
 
 

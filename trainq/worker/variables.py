@@ -36,7 +36,8 @@ def base(claimed: Claimed, secrets: Mapping[str, str]) -> dict[str, str]:
 
 def ours(
     claimed: Claimed, *, root: str, worker: str, socket: str, run: RunFiles, data: Mapping[str, str],
-    model_dir: str | None, checkpoints: str, resume: bool, deadline: float | None,
+    model_dir: str | None, checkpoints: str, resume: bool, resume_from: str | None, resume_reason: str | None,
+    deadline: float | None,
 ) -> dict[str, str]:  # fmt: skip
     """TRAINQ_*: names and meaning are a promise of the command line's contract."""
     row, spec = claimed.row, claimed.spec
@@ -56,6 +57,8 @@ def ours(
         "CHECKPOINT_DIR": checkpoints,
         "RUN_DIR": run.dir,
         "RESUME": "1" if resume else "0",
+        "RESUME_FROM": resume_from,
+        "RESUME_REASON": resume_reason,
         "SOCKET": socket,
         "DEADLINE": None if deadline is None else f"{deadline:.3f}",
         "WORKER": worker,
@@ -68,8 +71,7 @@ def ours(
     return env
 
 
-def complete(env: dict[str, str], own: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Both together, as bytes, with the guest rooms at the end of PYTHONPATH."""
-    env.update(own)
-    env["PYTHONPATH"] = with_guest(env.get("PYTHONPATH"))
-    return {os.fsencode(name): os.fsencode(text) for name, text in env.items()}
+def complete(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """The environment as bytes, with the guest rooms at the end of PYTHONPATH."""
+    whole = {**env, "PYTHONPATH": with_guest(env.get("PYTHONPATH"))}
+    return {os.fsencode(name): os.fsencode(text) for name, text in whole.items()}

@@ -1,0 +1,25 @@
+"""`trainq resume`: open a paused queue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainq.cli import changes
+from trainq.cli.answer import Answer
+from trainq.cli.line import line_of
+
+
+def run(
+    ctx: typer.Context,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="Q", help="which queue; may be repeated")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="every paused queue")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+) -> Answer:
+    """Let workers claim again from a queue that the breaker has paused."""
+    from trainq.ops.resume import resume
+
+    return changes.answer(resume(line_of(ctx).open_queue(), queue or [], all_=all_, dry_run=dry_run), "is open")

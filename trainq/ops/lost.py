@@ -1,0 +1,53 @@
+"""Taking jobs back from workers that are gone: what the worker's turn, the janitor and `cancel` do alike.
+
+On the worker's own host its death can be proved (pid, start and host identity): first its strays are ended, and only
+when none is left the job is given back. Everywhere else, and when strays cannot be ended (another user's), only a beat
+that stood still for zombie-after counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainq.base import clock, hosts
+from trainq.ops import strays
+from trainq.store import lost
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from trainq.store.lost import Lost
+    from trainq.store.session import LocalSession
+
+
+def take_back(
+    session: LocalSession, zombie_after_s: float, *, only: Collection[int] | None = None, mine: int | None = None
+) -> list[Lost]:
+    """One look at the running jobs (`only` these; not those of worker `mine`); what was taken back."""
+    identity = hosts.identity()
+    found = take_back_from_the_dead(session, only)
+    if _is_any_running(session, only, mine):
+        with session.writing() as tx:
+            found += lost.look(tx, identity, clock.boot_s(), zombie_after_s, mine=mine, only=only)
+    return found
+
+
+def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None = None) -> list[Lost]:
+    """Jobs whose worker ran on this host and is provably gone: back at once, when nothing of them is left."""
+    with session.reading() as tx:
+        held = lost.held_here(tx, hosts.identity())
+    dead = [
+        one for one in held
+        if (only is None or one.job_id in only) and not hosts.is_same_process(one.pid, one.pid_start)
+    ]  # fmt: skip
+    if not dead:
+        return []
+    left = strays.end({one.uid for one in dead})
+    gone = [one for one in dead if one.uid not in left]
+    with session.writing() as tx:
+        return [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
+
+
+def _is_any_running(session: LocalSession, only: Collection[int] | None, mine: int | None) -> bool:
+    with session.reading() as tx:
+        return any(only is None or number in only for number in lost.running(tx, mine))

@@ -1,0 +1,39 @@
+"""Open paused queues again: those that the breaker has closed, or people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainq import wake
+from trainq.base.errors import NoSelector, UnknownQueue
+from trainq.ops.change import Change
+from trainq.ops.submit import DEFAULT_QUEUE
+from trainq.store import queues
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainq.ops.queue import Queue
+
+
+def resume(queue: Queue, names: Sequence[str], *, all_: bool = False, dry_run: bool = False) -> list[Change]:
+    """Let workers claim from these queues again (`all_`: from every paused one); resumed or already.
+
+    Raises NoSelector without any, UnknownQueue.
+    """
+    if not names and not all_:
+        raise NoSelector("resume: which queue?", hint="trainq resume --queue Q, or --all")
+    known = {DEFAULT_QUEUE, *queue.settings.queues.names}
+    for name in names:
+        if name not in known:
+            raise UnknownQueue(f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}")
+    session = queue.session
+    with session.reading() if dry_run else session.writing() as tx:
+        closed = queues.paused(tx)
+        wanted = dict.fromkeys([*names, *(sorted(closed) if all_ else ())])
+        changes = [Change(name, "resumed" if name in closed else "already") for name in wanted]
+        if not dry_run:
+            for name in wanted:
+                queues.resume(tx, name)
+    wake.ring(queue.paths.bell_number)
+    return changes

@@ -1,0 +1,86 @@
+"""Ending what a dead worker's jobs left on this host: processes that carry the job's uid in their environment.
+
+Used only when the worker is provably gone, by whoever comes next on its host, before the job is given back. A process
+is signalled through a descriptor of its own (pidfd), taken before its environment is read, so never one that is not
+provably the job's. One look at /proc serves all jobs that are looked for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_MARK = b"TRAINQ_JOB_UID="
+PATIENCE_S = 5.0
+
+
+def end(uids: Collection[str], patience_s: float = PATIENCE_S) -> set[str]:
+    """Kill every process of these jobs on this host; the uids of which something is left (another user's, or stuck)."""
+    wanted = {os.fsencode(uid) for uid in uids}
+    until = time.monotonic() + patience_s
+    while True:
+        found = list(_marked(wanted))
+        try:
+            left = {uid for uid, fd in found if not _kill(fd)}
+            _wait([fd for _, fd in found], until)
+        finally:
+            for _, fd in found:
+                os.close(fd)
+        if not found or left or time.monotonic() >= until:
+            return {os.fsdecode(uid) for uid, _ in found}
+
+
+def _marked(wanted: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
+    """The uid and a pidfd of each process on this host that carries one of the marks; ours to close."""
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        try:
+            fd = os.pidfd_open(int(name))
+        except OSError:
+            continue  # it has gone
+        uid = _mark_of(name)
+        if uid in wanted:
+            yield uid, fd
+        else:
+            os.close(fd)
+
+
+def _mark_of(name: str) -> bytes:
+    try:
+        with open(f"/proc/{name}/environ", "rb") as file:
+            environ = file.read()
+    except OSError:
+        return b""  # gone, or another user's: not to be judged
+    start = 0 if environ.startswith(_MARK) else environ.find(b"\0" + _MARK) + 1
+    if start == 0 and not environ.startswith(_MARK):
+        return b""
+    return environ[start + len(_MARK) :].partition(b"\0")[0]
+
+
+def _kill(fd: int) -> bool:
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def _wait(fds: Collection[int], until: float) -> None:
+    """Until they are all gone, or time is out."""
+    poller = select.poll()
+    left = set(fds)
+    for fd in left:
+        poller.register(fd, select.POLLIN)
+    while left and (patience_s := until - time.monotonic()) > 0:
+        for fd, _ in poller.poll(patience_s * 1000):
+            poller.unregister(fd)
+            left.discard(fd)

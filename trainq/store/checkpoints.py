@@ -1,0 +1,37 @@
+"""The rows of checkpoints: committed under a claim, or they do not count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.store.jobs import current
+
+if TYPE_CHECKING:
+    from trainq.domain.job import Claim
+    from trainq.store.session import Transaction
+
+
+class NewCheckpoint(NamedTuple):
+    """A complete checkpoint directory, as the job announced it."""
+
+    number: int
+    step: int | None
+    epoch: int | None
+    digest: str
+    size: int
+
+
+def commit(tx: Transaction, claim: Claim, checkpoint: NewCheckpoint) -> None:
+    """Name a checkpoint for the attempts to come. Saying it twice changes nothing. Raises LostClaim."""
+    current(tx, claim)
+    tx.rows(
+        "INSERT INTO checkpoint(job_id, number, attempt, at, step, epoch, digest, size) VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(job_id, number) DO NOTHING",
+        (claim.job_id, checkpoint.number, claim.attempt, tx.now, *checkpoint[1:]),
+    )
+
+
+def step_of(tx: Transaction, job_id: int, number: int) -> tuple[int | None, int | None]:
+    """Step and epoch of a committed checkpoint."""
+    row = tx.one("SELECT step, epoch FROM checkpoint WHERE job_id = ? AND number = ?", (job_id, number))
+    return (None, None) if row is None else (row[0], row[1])

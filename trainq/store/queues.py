@@ -1,0 +1,48 @@
+"""The rows of queues: paused or open, and how many quick failures in a row they have behind them (the breaker)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainq.domain.job import Decision, Outcome
+    from trainq.store.session import Transaction
+
+
+def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, breaker: int) -> bool:
+    """Count an attempt's end for the breaker; true when it has just paused the queue.
+
+    Quick failures in a row are counted: errored ends that never ran or not for long. A job that is done resets.
+    """
+    if decision.state == "done":
+        tx.rows("UPDATE queue SET quick_failures = 0 WHERE name = ? AND quick_failures > 0", (name,))
+        return False
+    if decision.state != "errored" or not outcome.quick or not breaker:
+        return False
+    row = tx.named("failed_quickly", queue=name)[0]
+    if row["quick_failures"] < breaker or row["paused_at"] is not None:
+        return False
+    return pause(tx, name, "breaker", None)
+
+
+def pause(tx: Transaction, name: str, reason: str, by: str | None) -> bool:
+    """Stop claims from a queue; false if it was paused already."""
+    sql = (
+        "INSERT INTO queue(name, paused_at, paused_by, reason) VALUES(?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
+        " paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason WHERE paused_at IS NULL"
+    )
+    return tx.changed(sql, (name, tx.now, by, reason)) > 0
+
+
+def resume(tx: Transaction, name: str) -> bool:
+    """Open a queue again, the breaker's count at 0; false if it was open."""
+    sql = (
+        "UPDATE queue SET paused_at = NULL, paused_by = NULL, reason = NULL, quick_failures = 0"
+        " WHERE name = ? AND paused_at IS NOT NULL"
+    )
+    return tx.changed(sql, (name,)) > 0
+
+
+def paused(tx: Transaction) -> dict[str, str]:
+    """The paused queues, and the word that says why: breaker or queue_paused."""
+    return {row[0]: row[1] for row in tx.rows("SELECT name, reason FROM queue WHERE paused_at IS NOT NULL")}

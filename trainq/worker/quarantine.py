@@ -1,0 +1,43 @@
+"""One broken host must not eat the queue: it is the host when three different jobs in a row cannot be started on it,
+or when the disk refuses a run directory.
+
+A worker in quarantine claims nothing, says so in its row, and goes on with what it runs; people clear it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainq.worker.attempt import Attempt
+
+SPAWN_FAILURES = 3
+
+
+class Quarantine:
+    """What this worker thinks of itself."""
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+        self._failed: list[int] = []
+
+    def judge(self, attempt: Attempt) -> bool:
+        """Look at an end; true when the worker has just put itself into quarantine."""
+        if attempt.trouble is not None and self.why is None:
+            self.why = attempt.trouble
+            return True
+        if attempt.outcome is None or attempt.outcome.cause != "spawn":
+            if attempt.pid is not None:
+                self._failed.clear()  # something could be started here
+            return False
+        if attempt.claim.job_id not in self._failed:
+            self._failed.append(attempt.claim.job_id)
+        if len(self._failed) < SPAWN_FAILURES or self.why is not None:
+            return False
+        self.why = f"jobs {', '.join(map(str, self._failed))} could not be started here"
+        return True
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.why = None
+        self._failed.clear()
