@@ -26,8 +26,9 @@ from trainq.worker import turn
 from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
-from trainq.worker.keepers import Keeper, KeeperLost, end_strays, lock_name, open_keepers
+from trainq.worker.keepers import lock_name
 from trainq.worker.quarantine import Quarantine
+from trainq.worker.slots import Slot, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,14 +82,6 @@ class Report(NamedTuple):
     lost_claims: int
 
 
-class Slot:
-    """One keeper and the attempt it has, if any."""
-
-    def __init__(self, keeper: Keeper) -> None:
-        self.keeper = keeper
-        self.attempt: Attempt | None = None
-
-
 class Worker:
     """A worker on one queue. `run` returns when it is told to end or has nothing more to do."""
 
@@ -100,7 +93,6 @@ class Worker:
         self.host = hosts.hostname()
         self.identity = hosts.identity()
         self.name = options.name or f"{self.host}-{os.getpid()}"
-        self.slots: list[Slot] = []
         self.report = Report(self.name, [], 0)
         self._id = 0
         self._claims = 0
@@ -155,9 +147,11 @@ class Worker:
             self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models,
             self.times.hook_limit, self._inbox.slow,
         )  # fmt: skip
-        opened.callback(self._close_keepers)
-        for keeper in open_keepers(self.options.slots) if self.options.slots else ():
-            self._add(Slot(keeper))
+        locks = [lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)]
+        self._slots = Slots(
+            self.options.slots, self._selector, locks, lambda message: self._say("trouble", message=message)
+        )
+        opened.callback(self._slots.close)
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
 
     def _take_name(self) -> BaseFileLock:
@@ -170,10 +164,6 @@ class Worker:
         except Timeout as error:
             raise NotPossible(f"a worker named {self.name} is at work already", hint="trainq workers") from error
         return lock
-
-    def _close_keepers(self) -> None:
-        for slot in self.slots:
-            slot.keeper.close()
 
     def _leave(self) -> None:
         try:
@@ -220,22 +210,23 @@ class Worker:
 
     def _nothing_waits(self) -> bool:
         """`idle`: nothing here for me; `empty`: nothing waits in my queues at all, not even what is held."""
-        states = ("pending",) if self.options.until == "idle" else ("pending", "held")
         try:
             with self.session.reading() as tx:
-                return not jobs.waiting(tx, self.options.queues, states)
+                if self.options.until == "idle":
+                    return not jobs.is_work(tx, self.options.queues)
+                return not jobs.waiting(tx, self.options.queues, ("pending", "held"))
         except TrainqError as error:
             self._complain(error)
             return False
 
     def _attempts(self) -> list[Attempt]:
-        return [slot.attempt for slot in self.slots if slot.attempt is not None]
+        return self._slots.attempts()
 
     def _room(self) -> int:
         """Free slots that may be filled."""
         if self._stopping or self._quarantine.why or not self._has_wishes():
             return 0
-        return sum(slot.attempt is None for slot in self.slots)
+        return len(self._slots.free())
 
     # wait and look ---------------------------------------------------------------------------------------------
 
@@ -271,7 +262,7 @@ class Worker:
         if now >= self._poll_at:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
-        for slot in self.slots:
+        for slot in self._slots:
             attempt = slot.attempt
             if attempt is not None and attempt.free:
                 self._clear(slot, attempt)
@@ -361,7 +352,7 @@ class Worker:
 
     def _wanted(self, *, beats: bool) -> turn.Wanted:
         options = self.options
-        may = len(self.slots) if options.max_jobs is None else options.max_jobs - self._claims
+        may = len(self._slots) if options.max_jobs is None else options.max_jobs - self._claims
         return turn.Wanted(
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
@@ -382,7 +373,7 @@ class Worker:
 
     def _free(self, done: turn.Done) -> None:
         """Take the settled and the lost out of their slots and say what became of them."""
-        for slot in self.slots:
+        for slot in self._slots:
             attempt = slot.attempt
             if attempt is None:
                 continue
@@ -439,7 +430,7 @@ class Worker:
         self._say("job ended", **facts)
 
     def _begin(self, claimed: Claimed, began: float) -> None:
-        slot = next(slot for slot in self.slots if slot.attempt is None)
+        slot = self._slots.free()[0]
         slot.attempt = Attempt(claimed, self._place, slot.keeper)
         slot.keeper.lease(began + self.times.holder_limit, self._bound_s)
         self._claims += 1
@@ -447,39 +438,12 @@ class Worker:
         self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
         slot.attempt.prepare()
 
-    # keepers, channel, pool ------------------------------------------------------------------------------------
+    # lease and channel ----------------------------------------------------------------------------------------
 
     @property
     def _bound_s(self) -> float:
         """How long freezing may take: half of what lies between the holder limit and zombie-after."""
         return (self.times.zombie_after - self.times.holder_limit) / 2
-
-    def _add(self, slot: Slot) -> None:
-        self.slots.append(slot)
-        slot.keeper.locks([lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)])
-        self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
-
-    def _listen_to(self, slot: Slot) -> None:
-        try:
-            for event in slot.keeper.events():
-                if slot.attempt is not None:
-                    slot.attempt.heard(event)
-        except KeeperLost as error:
-            self._replace(slot, error)
-
-    def _replace(self, slot: Slot, error: KeeperLost) -> None:
-        """A keeper was killed: end what its job left, then put a new one in its place."""
-        self._say("trouble", message=str(error))
-        self._selector.unregister(slot.keeper)
-        end_strays([other.keeper.pid for other in self.slots if other is not slot])
-        if slot.attempt is not None:
-            slot.attempt.keeper_died()
-        slot.keeper.close()
-        slot.keeper = open_keepers(1)[0]
-        slot.keeper.locks([lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)])
-        if slot.attempt is not None:
-            slot.attempt.keeper = slot.keeper
-        self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
 
     def _said(self, uid: str, attempt: int, message: dict[str, Any]) -> None:
         for one in self._attempts():

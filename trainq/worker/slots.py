@@ -1,0 +1,83 @@
+"""The slots of a worker: a keeper each, and the attempt it has, if any.
+
+A keeper that is killed takes its job's main process with it; what else the job left is then ended here, before a new
+keeper takes the place.
+"""
+
+from __future__ import annotations
+
+import selectors
+from typing import TYPE_CHECKING
+
+from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trainq.worker.attempt import Attempt
+
+
+class Slot:
+    """One keeper and the attempt it has, if any."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.attempt: Attempt | None = None
+
+
+class Slots:
+    """All slots of a worker, registered in its selector. `locks` are files that no job may be frozen with."""
+
+    def __init__(
+        self, number: int, selector: selectors.BaseSelector, locks: Sequence[str], on_trouble: Callable[[str], None]
+    ) -> None:
+        self._selector = selector
+        self._locks = locks
+        self._on_trouble = on_trouble
+        self._slots = [Slot(keeper) for keeper in (open_keepers(number) if number else ())]
+        for slot in self._slots:
+            self._register(slot)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def attempts(self) -> list[Attempt]:
+        """The attempts in the slots."""
+        return [slot.attempt for slot in self._slots if slot.attempt is not None]
+
+    def free(self) -> list[Slot]:
+        """The slots without one."""
+        return [slot for slot in self._slots if slot.attempt is None]
+
+    def close(self) -> None:
+        """Let the keepers go; a job that runs still is killed."""
+        for slot in self._slots:
+            slot.keeper.close()
+
+    def _register(self, slot: Slot) -> None:
+        slot.keeper.locks(self._locks)
+        self._selector.register(slot.keeper, selectors.EVENT_READ, lambda: self._listen_to(slot))
+
+    def _listen_to(self, slot: Slot) -> None:
+        try:
+            for event in slot.keeper.events():
+                if slot.attempt is not None:
+                    slot.attempt.heard(event)
+        except KeeperLost as error:
+            self._replace(slot, error)
+
+    def _replace(self, slot: Slot, error: KeeperLost) -> None:
+        """A keeper was killed: end what its job left, then put a new one in its place."""
+        self._on_trouble(str(error))
+        self._selector.unregister(slot.keeper)
+        end_strays([other.keeper.pid for other in self._slots if other is not slot])
+        if slot.attempt is not None:
+            slot.attempt.keeper_died()
+        slot.keeper.close()
+        slot.keeper = open_keepers(1)[0]
+        if slot.attempt is not None:
+            slot.attempt.keeper = slot.keeper
+        self._register(slot)
