@@ -10,12 +10,13 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq import wake
-from trainq.artifacts import datasets, manifest, models, runs
+from trainq.artifacts import datasets, models, runs
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import Damaged, NotPossible, TrainqError
+from trainq.base.errors import NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.change import Change
+from trainq.ops.invariants import is_kept_result
 from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import models as model_rows
@@ -234,22 +235,12 @@ class _Pass:
         for left in list(models.leftovers(self.paths)):
             if (left.job, left.attempt) in running or left.changed_at > before:
                 continue
-            if self._is_kept(left) and left.changed_at > self.now - self.keep.runs:
+            with self.session.reading() as tx:
+                kept = is_kept_result(tx, left)
+            if kept and left.changed_at > self.now - self.keep.runs:
                 continue
             if not self.dry_run:
                 self.attempt_to("unpublished models", models.discard, self.paths, left.path)
-
-    def _is_kept(self, left: models.Leftover) -> bool:
-        """A complete result that its job's end names: store failure keeps it, also when it was put aside."""
-        try:
-            job = manifest.read_manifest(left.path).get("job") if left.job is None else left.job
-        except Damaged:
-            return False  # half made or half deleted
-        if not isinstance(job, int):
-            return False
-        with self.session.reading() as tx:
-            rows = reads.jobs(tx, [job]) or reads.past(tx, [job])
-        return bool(rows) and rows[0]["reason"] == "store"
 
     def old_runs(self, before: float) -> None:
         """Run directories: while the job has a row, then `[keep] runs` from its end."""
