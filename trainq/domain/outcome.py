@@ -76,6 +76,20 @@ def not_started(step: str, number: int, program: str, cwd: str) -> Outcome:
     return Outcome("spawn", exit_code=code, error=f"{what}: {why}", quick=True)
 
 
+def joined(first: str, log_end: str) -> str:
+    """The end of a log, after the first error of the job where that is not in it any more; what both have once."""
+    told, end = first.splitlines(), log_end.splitlines()
+    if not told or first.strip() in log_end:
+        return log_end
+    if not end:
+        return first
+    for cut in range(len(told)):
+        # The end of a log may begin in the middle of a line.
+        if told[cut].endswith(end[0]) and end[1 : len(told) - cut] == told[cut + 1 :]:
+            return "\n".join([*told, *end[len(told) - cut :]])
+    return "\n".join([*told, "…", *end])
+
+
 def errno_text(number: int) -> str:
     """The system's words for an error number, lower case."""
     return os.strerror(number).lower()

@@ -15,7 +15,8 @@ values are those of a run by hand, so the same script works in both places:
         job.metric("loss", loss, step=epoch)
     model.save(os.path.join(job.model_dir, "model.bin"))
 
-`job.checkpoint` saves and finds checkpoints: see trainq/job/checkpoint.py.
+`job.checkpoint` saves and finds checkpoints: see trainq/job/checkpoint.py. Functions given to `job.on_error` and
+`job.on_cancel` are called when the training fails and when it is asked to end.
 
 It runs in the interpreter of the job, which may be older than the one of the worker: keep it to what Python
 3.9 reads.
@@ -27,10 +28,12 @@ import os
 
 TYPE_CHECKING = False  # `import typing` would be most of this module's cost
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
     from trainq.job import checkpoint as checkpoint
+
+    Function = TypeVar("Function", bound=Callable[[], object])
 
 # Looked up at first use by __getattr__; these lines only declare the types.
 inside: bool
@@ -57,6 +60,8 @@ __all__ = [
     "inside",
     "metric",
     "model_dir",
+    "on_cancel",
+    "on_error",
     "params",
     "progress",
     "run_dir",
@@ -140,3 +145,33 @@ def should_stop() -> bool:
 
         return stop.should_stop()
     return False
+
+
+def on_error(function: Function) -> Function:
+    """Have a function without arguments called when an exception ends the script: it may still save. Also a decorator.
+
+    The traceback is written first, and the job's error begins with it; what the function raises comes after that, and
+    the process exits with 1 as it would have. Several are called in the order they were given, each once. `sys.exit()`
+    and exceptions of other threads are not meant. Outside a job it is the same.
+    """
+    from trainq.job import hooks
+
+    hooks.on_error(function)
+    return function
+
+
+def on_cancel(function: Function) -> Function:
+    """Have a function without arguments called once the job is asked to end (cancel, time limit, the worker stops). Also
+    a decorator.
+
+    It has the grace (`--grace`, 30 s), and is called by the main thread at SIGTERM, between two of its steps wherever
+    they are; then the script ends by `SystemExit` (143, or what the function gives to `sys.exit`, such as 75 after a
+    checkpoint), unless it asks `should_stop` and so leaves by itself, or had a handler of SIGTERM, which is called then.
+    Several are called in the order they were given, each once; what one raises is shown and takes nothing from the
+    others. Call this from the main thread. Outside a job it is the same, and a KeyboardInterrupt that ends the script
+    counts too.
+    """
+    from trainq.job import hooks
+
+    hooks.on_cancel(function)
+    return function

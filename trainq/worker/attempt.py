@@ -13,7 +13,7 @@ from trainq.artifacts import manifest
 from trainq.base import clock, files
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.domain.job import Outcome, Progress
-from trainq.domain.outcome import Seen, classify, not_started
+from trainq.domain.outcome import Seen, classify, joined, not_started
 from trainq.executors import local
 from trainq.store import checkpoints, jobs
 from trainq.store.checkpoints import NewCheckpoint
@@ -79,6 +79,7 @@ class Attempt:
         self._limit_at: float | None = None
         self._hook_until: float | None = None
         self._exited: Exited | None = None
+        self._first_error = ""  # as the job told it, before its log went on
         self._kills = 0
         self._files = Preparation(claimed, place)
         self._publication: Publication | None = None
@@ -223,6 +224,8 @@ class Attempt:
         elif word == "checkpoint_failed":
             self.progress = self.progress._replace(save_failed=(self.progress.save_failed or 0) + 1)
             self._files.note(f"a checkpoint could not be saved: {message['error']}")
+        elif word == "failed":
+            self._first_error = self._first_error or message["error"]
         self.fresh = True
         self._spoke_at = clock.boot_s()
 
@@ -333,7 +336,7 @@ class Attempt:
         seen = Seen(
             ended.code, ended.signal, self.stopped_for, self.claimed.row["time_s"],
             bool(self.metrics) or self.progress.fraction is not None,
-            self._files.log_end() if failed else "",
+            joined(self._first_error, self._files.log_end()) if failed else "",
             run_s=clock.boot_s() - (self.started_at or clock.boot_s()), saved=self.saved or bool(self.saves),
             oom_killed=memory.kills() > self._kills, stall_s=self.claimed.spec.get("stall_after_s"),
         )  # fmt: skip

@@ -9,6 +9,7 @@ The protocol: lines of UTF-8 JSON, one object a line, at most 1 MiB.
             {"do": "checkpoint", "number": N, "step": N, "epoch": N, "digest": SHA256, "size": BYTES}
                                                          one stands complete in the checkpoint directory
             {"do": "checkpoint_failed", "error": TEXT}
+            {"do": "failed", "error": TEXT}      the exception that ends it, told before the log goes on
             … with "ack": N                              asks for an answer once the line has been read
     worker  {"ack": N}
             {"ack": N, "ok": true | false}               to a checkpoint, once that is decided: committed or not
@@ -65,8 +66,8 @@ class Channel:
     its key is ready. `on_message(uid, attempt, message)` gets well-formed messages only: {"do": "progress",
     "fraction", "step", "total", "message"}, each None or a finite number (fraction from 0 to 1) or text, or
     {"do": "metric", "values", "step", "group"} with values {text: float, NaN and infinities included}, or
-    {"do": "checkpoint_failed", "error"}, or {"do": "checkpoint", "number", "step", "epoch", "digest", "size", "asker"}.
-    It may call push, and drop (what else that process had said is then not delivered).
+    {"do": "checkpoint_failed", "error"}, or {"do": "failed", "error"}, or {"do": "checkpoint", "number", "step", "epoch",
+    "digest", "size", "asker"}. It may call push, and drop (what else that process had said is then not delivered).
 
     A checkpoint is not answered here: whoever commits it calls `ack(message["asker"], ok)`, at once or later, when the
     transaction is over. Those that `drop` still delivers are part of what the attempt did: commit them with its end.

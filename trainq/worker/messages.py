@@ -9,6 +9,7 @@ from typing import Any
 
 NAME_LIMIT = 200
 TEXT_LIMIT = 1000
+ERROR_LIMIT = 8000
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -23,6 +24,9 @@ def checked(message: dict[str, Any]) -> dict[str, Any] | None:
             return _checkpoint(message)
         case "checkpoint_failed":
             return {"do": "checkpoint_failed", "error": _text(message.get("error"), TEXT_LIMIT) or "no reason given"}
+        case "failed":
+            error = _text(message.get("error"), ERROR_LIMIT)
+            return {"do": "failed", "error": error} if error else None
         case _:
             return None
 
