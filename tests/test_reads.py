@@ -209,6 +209,8 @@ def plans(session, read):
         lambda tx: reads.attempts(tx, [1, 2]),
         lambda tx: reads.data_sets(tx, [1, 2]),
         lambda tx: reads.history(tx, 1),
+        lambda tx: reads.is_known(tx, 1),
+        lambda tx: jobs.note_hook(tx, 1, "failed"),
         lambda tx: reads.ids_with(tx, "key", "k", past_too=True),
         lambda tx: reads.ids_with(tx, "fingerprint", "ab", past_too=True),
         lambda tx: reads.ids_between(tx, 1, 5, past_too=True),
@@ -222,6 +224,8 @@ def test_no_list_walks_or_sorts_the_jobs(session, read):
     the primary key of the outer table, cut by its limit."""
     build.put(session, build.new_job(), build.new_job(queue="gpu", key="k", fingerprint="ab"))
     for sql, step in plans(session, read):
+        if "FROM history WHERE job_id = " in sql and step in ("SCAN history", "USE TEMP B-TREE FOR ORDER BY"):
+            continue  # the few rows of one job that the view has found; a table it walks for them has its own step
         assert "TEMP B-TREE FOR ORDER BY" not in step or "UNION" in sql, (sql, step)
         if step.startswith("SCAN") and "INDEX" not in step and "count" not in step:
             assert "LIMIT" in sql, (sql, step)
@@ -232,3 +236,10 @@ def test_the_test_of_plans_can_fail(session):
     build.put(session)
     found = plans(session, lambda tx: reads.newest(tx, EVERYTHING, "name", 50))
     assert any("TEMP B-TREE" in step for _, step in found)
+
+
+def test_a_view_that_walks_a_table_is_found(session):
+    """The exception for the history of one job lets nothing else through: without a job, its tables are walked."""
+    build.put(session)
+    found = plans(session, lambda tx: tx.rows("SELECT * FROM history WHERE state = 'done'"))
+    assert {"SCAN event", "SCAN j", "SCAN p"} <= {step for _, step in found}

@@ -13,7 +13,7 @@ from trainq.domain.states import ENDED, MOVES, STATES, may_move
 from trainq.store.create import create, schema_text
 from trainq.store.driver import sqlite3
 from trainq.store.session import APPLICATION_ID, SCHEMA
-from trainq.store.statements import NAMED
+from trainq.store.statements import NAMED, Statement, numbered
 
 
 @pytest.fixture
@@ -122,19 +122,41 @@ HOT = {
 def test_hot_statements_walk_their_partial_index(session, name):
     """No hot statement reads all of `job`, nor sorts what an index has sorted."""
     index, values = HOT[name]
+    text, names = NAMED[name]
     with session.reading() as tx:
-        steps = plan(tx, NAMED[name], values)
+        steps = plan(tx, text, [values[each] for each in names])
     assert any(f"INDEX {index}" in step for step in steps), steps
     assert not any(re.fullmatch(r"SCAN job", step) or "TEMP B-TREE" in step for step in steps), steps
 
 
-@pytest.mark.parametrize("name", ["beat", "held_by", "finish", "expire", "retry", "cancel_waiting", "cancel_running"])
+@pytest.mark.parametrize(
+    "name", ["beat", "held_by", "done", "finish", "expire", "retry", "cancel_waiting", "cancel_running"]
+)
 def test_writes_for_one_job_find_it_by_its_id(session, name):
     """A verb on one job is one step down the table, however many jobs there are."""
-    names = set(re.findall(r":(\w+)", NAMED[name]))
+    text, names = NAMED[name]
     with session.reading() as tx:
-        steps = plan(tx, NAMED[name], dict.fromkeys(names, 1))
+        steps = plan(tx, text, [1] * len(names))
     assert steps == ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+def test_suspects_read_one_job_only(session):
+    """What a claim asks of earlier attempts is asked of that job's events and checkpoints alone."""
+    text, names = NAMED["suspects"]
+    with session.reading() as tx:
+        steps = plan(tx, text, [1] * len(names))
+    assert not any(step.startswith("SCAN") for step in steps), steps
+
+
+def test_values_are_bound_by_place(session):
+    """Each name of a statement is one number, however often it is used, and nothing is left to be bound by name."""
+    assert numbered("SELECT :b, :a, :b, ':' || :c_d") == Statement("SELECT ?1, ?2, ?1, ':' || ?3", ("b", "a", "c_d"))
+    for name, (text, names) in NAMED.items():
+        used = {int(number) for number in re.findall(r"\?(\d+)", text)}
+        assert used == set(range(1, len(names) + 1)), name
+        assert not re.search(r"(?<![:\w]):[a-z]", text), name
+        with session.reading() as tx:
+            tx.rows("EXPLAIN " + text, [1] * len(names))
 
 
 def test_looks_and_the_janitor_use_their_indexes(session):

@@ -235,7 +235,7 @@ say(n)
         claim = take(session).claim
         first = job_row(session, 1)
         with session.writing() as tx:
-            told = Progress(0.5, 1, 2, "note", "storing", 99, 3.0, 1.0)
+            told = Progress(0.5, 1, 2, "note", 1, 4, "storing", 99, 3.0, 1.0)
             jobs.beat(tx, claim, told)
             jobs.settle(tx, claim, FAILED._replace(signal=9, metrics='{"a":1}'), told)
             jobs.promote(tx)
@@ -320,7 +320,7 @@ print(json.dumps(claimed))
         return claim
 
     VERBS = {
-        "beat": lambda tx, claim: jobs.beat(tx, claim, Progress(1.0, 9, 9, "late", "storing", 9, 1.0, 1.0)),
+        "beat": lambda tx, claim: jobs.beat(tx, claim, Progress(1.0, 9, 9, "late", 9, 9, "storing", 9, 1.0, 1.0)),
         "succeed": lambda tx, claim: jobs.settle(tx, claim, OK, Progress(step=9)),
         "fail": lambda tx, claim: jobs.settle(tx, claim, FAILED, NOTHING),
         "give back": lambda tx, claim: jobs.settle(tx, claim, Outcome("drained"), NOTHING),
@@ -376,7 +376,8 @@ print(json.dumps(claimed))
         put(session)
         claim = take(session).claim
         with session.writing() as tx:
-            assert jobs.beat(tx, claim, Progress(0.25, 5, 20, "five", "training", 7, 2.0, None)) == (False, None)
+            told = Progress(0.25, 5, 20, "five", 2, 3, "training", 7, 2.0, None)
+            assert jobs.beat(tx, claim, told) == (False, None)
             started = tx.value("SELECT started_at FROM job")
             assert started == pytest.approx(tx.now - 2.0)
         with session.writing() as tx:
@@ -385,6 +386,7 @@ print(json.dumps(claimed))
         row = job_row(session, 1)
         assert (row["beat"], row["step"], row["total"], row["note"], row["fraction"]) == (3, 6, 20, "five", 0.25)
         assert (row["started_at"], row["stage"], row["pid"]) == (started, "training", 7)
+        assert (row["save_failed"], row["resumed_from"]) == (2, 3)
         assert states(session, 1) == ["pending", "running"]
 
     def test_a_beat_brings_the_wish_to_cancel(self, session):

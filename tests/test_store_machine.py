@@ -31,7 +31,7 @@ from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, may_move
 from trainq.store import jobs, lost, pruning
 from trainq.store.jobs import LostClaim
-from trainq.store.statements import NAMED
+from trainq.store.statements import NAMED, numbered
 
 EXAMPLES = int(os.environ.get("TRAINQ_MACHINE", "0"))
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # ten thousand commits, and no power cut in them
@@ -414,12 +414,14 @@ FENCES = {
 @pytest.mark.parametrize("fence", FENCES)
 def test_without_the_fence_the_machine_finds_the_bug(monkeypatch, fence):
     """Q20: what fences a claim is taken out of the statements, and the test above fails. So it can fail."""
-    taken = 0
-    for name, text in NAMED.items():
-        bare, n = re.subn(FENCES[fence], "", text)
-        monkeypatch.setitem(NAMED, name, bare)
-        taken += n
-    assert taken == 3  # beat, held_by, finish
+    taken = []
+    for name, (text, names) in NAMED.items():
+        spelled = re.sub(r"\?(\d+)", lambda found, names=names: ":" + names[int(found[1]) - 1], text)
+        assert numbered(spelled) == (text, names)
+        bare, n = re.subn(FENCES[fence], "", spelled)
+        monkeypatch.setitem(NAMED, name, numbered(bare))
+        taken += [name] * n
+    assert taken == ["beat", "held_by", "done", "finish"]
     search = settings(QUIET, max_examples=200, phases=[Phase.generate], verbosity=Verbosity.quiet, print_blob=False)
     # without the state alone, the table of moves is a second wall
     with pytest.raises((AssertionError, TrainqError), match=r"lost claim|table of moves"):
