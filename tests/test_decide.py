@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainq.domain.job import BACKOFF_CEILING_S, RETRY_ON, Budget, Decision, Outcome, decide
+from trainq.domain.job import BACKOFF_CEILING_S, IDLE_REQUEUES, RETRY_ON, Budget, Decision, Outcome, decide, grow
 from trainq.domain.states import SYSTEM_CAUSES, USER_CAUSES, may_move
 
 FREE = ("drained", "requeued")
@@ -29,14 +29,15 @@ budgets = st.builds(
     backoff_s=st.floats(0, 1e9),
     system_used=st.integers(0, 10),
     max_attempts=st.integers(1, 10),
+    idle_requeues=st.integers(0, IDLE_REQUEUES - 1),
 )
 
 
 @settings(derandomize=True, max_examples=300)
-@given(cause=st.sampled_from(CAUSES), has=budgets)
-def test_every_decision_is_a_move_and_within_the_budget(cause, has):
+@given(cause=st.sampled_from(CAUSES), idle=st.booleans(), has=budgets)
+def test_every_decision_is_a_move_and_within_the_budget(cause, idle, has):
     """Q23, Q37: whatever ended an attempt, the move is allowed and no budget is overdrawn; never a crash."""
-    decision = decide(Outcome(cause), has)
+    decision = decide(Outcome(cause, idle=idle), has)
     assert may_move("running", decision.state)
     assert (decision.state == "done") == (cause is None and not has.cancel_requested)
     assert decision.user_cost in (0, 1)
@@ -46,6 +47,10 @@ def test_every_decision_is_a_move_and_within_the_budget(cause, has):
     assert (decision.delay_s is not None) == (decision.state == "held")
     assert decision.delay_s is None or 0 <= decision.delay_s <= BACKOFF_CEILING_S
     assert (decision.side is not None) == (decision.state == "errored")
+    assert 0 <= decision.idle_requeues < IDLE_REQUEUES
+    assert not decision.idle_requeues or decision == Decision(
+        "pending", "requeued", idle_requeues=has.idle_requeues + 1
+    )
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -59,6 +64,44 @@ def test_a_drain_and_the_own_wish_cost_nothing(cause):
     """Back to pending at no cost, however often, with nothing left to spend."""
     has = budget(system_used=2, user_used=5, retries=5, max_attempts=3)
     assert decide(Outcome(cause), has) == Decision("pending", cause)
+
+
+def test_a_loop_of_idle_requeues_ends():
+    """E12: the tenth in a row that wishes to be requeued at once, with nothing new saved, is an error of the job."""
+    has = budget()
+    for n in range(1, 10):
+        decision = decide(Outcome("requeued", 75, idle=True), has)
+        assert decision == Decision("pending", "requeued", idle_requeues=n)
+        has = has._replace(idle_requeues=decision.idle_requeues)
+    assert decide(Outcome("requeued", 75, idle=True), has) == Decision("errored", "requeue_loop", "user")
+    assert decide(Outcome("requeued", 75, idle=True), has._replace(cancel_requested=True)).state == "canceled"
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause is not None])
+def test_anything_else_breaks_the_row_of_idle_requeues(cause):
+    """E12: a requeue that has worked or saved, a drain, a loss or a failure, and the next idle one is the first."""
+    has = budget(idle_requeues=9, retries=9, retry_on=USER_CAUSES, max_attempts=9)
+    decision = decide(Outcome(cause), has)
+    assert decision.idle_requeues == 0
+    assert decision.reason != "requeue_loop" or cause == "requeue_loop"
+
+
+def test_growing_asks_for_more_of_what_was_asked_for():
+    """E14: memory by the job's own factor, in whole bytes; what was not asked for is not made up, nothing else moves."""
+    doc = {"argv": ["x"], "retry_grow": 1.5, "mem": 101, "vram": 2**33, "retry_on": ["oom"]}
+    assert grow(doc) == {**doc, "mem": 151, "vram": 3 * 2**32}
+    assert grow({"retry_grow": 2.0, "mem": 1}) == {"retry_grow": 2.0, "mem": 2}
+    assert grow({"retry_grow": 2.0}) == {"retry_grow": 2.0}
+    assert doc["mem"] == 101
+
+
+def test_growing_has_an_end():
+    """DESIGN 2.10: a job that runs out of memory a thousand times does not break the worker that lets it grow."""
+    doc = {"retry_grow": 100.0, "mem": 1, "vram": 2**40}
+    for _ in range(1000):
+        before, doc = doc, grow(doc)
+        assert before["mem"] <= doc["mem"] <= doc["vram"] < 2**63
+    assert doc == before
 
 
 def test_lost_attempts_end_in_poison():

@@ -13,6 +13,7 @@ BACKOFF_CEILING_S: Final = 600.0
 IDLE_REQUEUES: Final = 10
 """So many attempts in a row may each wish to be requeued at once without a new checkpoint."""
 RETRY_ON: Final = ("exit", "signal", "oom")
+MOST_BYTES: Final = 2**63 - 1
 
 
 class Claim(NamedTuple):
@@ -157,7 +158,7 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
 
 def grow(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a job that ran out of memory, asking for more by its own factor."""
-    more = {name: int(spec[name] * spec["retry_grow"]) for name in ("mem", "vram") if name in spec}
+    more = {name: int(min(spec[name] * spec["retry_grow"], MOST_BYTES)) for name in ("mem", "vram") if name in spec}
     return {**spec, **more}
 
 

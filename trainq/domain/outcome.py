@@ -19,9 +19,10 @@ _NOT_EXECUTABLE = 126
 _NOT_IMPORTED = re.compile(r"^(?:\w+\.)*(?:ModuleNotFoundError|ImportError): ", re.MULTILINE)
 # What the usual allocators say last. A line must begin with the exception, or hold the allocator's own words.
 _OUT_OF_MEMORY = re.compile(
-    r"^(?:\w+\.)*(?:OutOfMemoryError|MemoryError)\b"
+    r"^(?:\w+\.)*(?:OutOfMemoryError|(?:_Array)?MemoryError)\b"
     r"|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    r"|HIP out of memory|RESOURCE_EXHAUSTED: Out of memory|std::bad_alloc|DefaultCPUAllocator: (?:can't|not enough)"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating"
+    r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: (?:can't|not enough)"
     r"|OpenBLAS.*allocation failed",
     re.MULTILINE,
 )
