@@ -14,6 +14,7 @@ import pytest
 from keeper_zoo.tending import PATH, WAIT_S, ZOO, animal, begin, finish, living, ready, run, until
 
 import trainq
+from trainq.base import clock
 from trainq.base.errors import BadValue, Unsupported
 from trainq.worker import keepers as module
 from trainq.worker.keepers import Empty, Exited, Failed, KeeperLost, Started, open_keepers
@@ -349,7 +350,8 @@ def test_a_keeper_with_a_bug_says_so(keepers):
 
 
 def test_a_dead_keeper_is_heard(keepers):
-    """KILL of a keeper: its events end with KeeperLost, its main process dies, the other keeper goes on."""
+    """KILL of a keeper: its events end with KeeperLost, its main process dies, the other keeper goes on. A word to it is
+    no error: the worker says many, and hears of the death in one place."""
     begin(keepers[0], ["sleep", "100"])
     select.select([keepers[0]], [], [], WAIT_S)
     (started,) = keepers[0].events()
@@ -358,10 +360,22 @@ def test_a_dead_keeper_is_heard(keepers):
     for _ in range(2):
         with pytest.raises(KeeperLost):
             keepers[0].events()
-    with pytest.raises(KeeperLost):
-        begin(keepers[0], ["true"])
+    begin(keepers[0], ["true"])
+    keepers[0].stop(0)
     until(lambda: (now := stat(started.pid)) is None or now.state == "Z")
     assert run(keepers[1], ["true"])[1].code == 0
+
+
+def test_a_keeper_that_does_not_listen_is_killed(keepers):
+    """Stopped until its socket is full, it is a dead one: its job ends and the worker hears of it."""
+    begin(keepers[0], ["sleep", "100"])
+    select.select([keepers[0]], [], [], WAIT_S)
+    (started,) = keepers[0].events()
+    os.kill(keepers[0].pid, signal.SIGSTOP)
+    until(lambda: keepers[0].lease(clock.boot_s() + 60, 1) or select.select([keepers[0]], [], [], 0)[0])
+    with pytest.raises(KeeperLost):
+        keepers[0].events()
+    until(lambda: (now := stat(started.pid)) is None or now.state == "Z")
 
 
 @pytest.fixture

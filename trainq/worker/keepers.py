@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -92,7 +93,8 @@ class Keeper:
     """One slot. A job is Started, Exited, Empty, or Failed; the next may be started after Empty or Failed.
 
     Between its start and Empty a job may be Frozen and Thawed, any number of times; a job that ends while it is frozen
-    is not Thawed. Frozen comes without a word from here when the lease passes.
+    is not Thawed. Frozen comes without a word from here when the lease passes. A word to a keeper that is gone, or does
+    not listen, is lost in silence: that it is gone is what `events` tells, and it tells it soon.
     """
 
     def __init__(self, line: socket.socket, pid: int) -> None:
@@ -105,7 +107,7 @@ class Keeper:
         return self._line.fileno()
 
     def start(self, plan: Plan, stdin: int, stdout: int, stderr: int) -> None:
-        """Start a job; the descriptors stay the caller's to close. Raises BadValue, KeeperLost."""
+        """Start a job; the descriptors stay the caller's to close. Raises BadValue."""
         fd = _plan_file(plan)
         try:
             # The plan is read from its start, whatever the offset.
@@ -117,7 +119,7 @@ class Keeper:
         """End the job: one TERM to each of its processes, KILL after `grace_s` seconds (0: at once).
 
         Said again it can only shorten the grace. Without a job it does nothing. A job frozen by word is thawed first if
-        there is a grace; one whose lease has passed is killed where it stands, without a grace. Raises KeeperLost.
+        there is a grace; one whose lease has passed is killed where it stands, without a grace.
         """
         self._say(b"stop %f" % max(0.0, grace_s))
 
@@ -127,7 +129,7 @@ class Keeper:
         Say it after each confirmed beat, counted from before that beat was sent, and before `start`: a lease outlives
         the job, and a job that is started when it has passed is frozen at once. Without any there is no limit. When
         the moment passes the job is frozen, within `bound_s` seconds: what still moves then is killed. Only `thaw`
-        under a new lease lets it go on. Raises KeeperLost.
+        under a new lease lets it go on.
         """
         self._say(b"lease %f %f" % (until_boot_s, max(0.0, bound_s)))
 
@@ -135,21 +137,21 @@ class Keeper:
         """Stop every process of the job where it stands; the answer is Frozen. Without a job it does nothing.
 
         Said of a job frozen because its lease had passed, under a new lease, it makes it one frozen by word: `stop`
-        gives it its grace again. Raises KeeperLost.
+        gives it its grace again.
         """
         self._say(b"freeze")
 
     def thaw(self) -> None:
         """Let a frozen job go on; the answer is Thawed. If the lease has passed, or nothing is frozen: no answer.
 
-        What had stopped itself before the freeze stays stopped. Raises KeeperLost.
+        What had stopped itself before the freeze stays stopped.
         """
         self._say(b"thaw")
 
     def locks(self, names: Collection[str]) -> None:
         """Files (see `lock_name`) that no process may be frozen with a write lock on: it runs on until it lets go.
 
-        Counts for freezes that begin later. Raises KeeperLost.
+        Counts for freezes that begin later.
         """
         self._say(b"locks " + " ".join(names).encode())
 
@@ -204,8 +206,11 @@ class Keeper:
     def _say(self, words: bytes, fds: Collection[int] = ()) -> None:
         try:
             socket.send_fds(self._line, [words], list(fds))
-        except OSError as error:  # gone, or stopped for so long that its socket is full
-            raise KeeperLost(f"keeper {self.pid} does not listen: {error.strerror}") from error
+        except BlockingIOError:
+            # Stopped for so long that its socket is full. It is our child and not reaped, so the number is its own.
+            os.kill(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has gone, or is going: whoever reads the line hears of its end
 
 
 def open_keepers(n: int) -> list[Keeper]:
@@ -325,8 +330,8 @@ def _event(verb: str, rest: list[str]) -> Event | None:
     if verb == "failed":
         return Failed(rest[0], int(rest[1]))
     if verb == "exited":
-        code, signal = (None if word == "-" else int(word) for word in rest[:2])
-        return Exited(code, signal, int(rest[2]), float(rest[3]), float(rest[4]))
+        code, number = (None if word == "-" else int(word) for word in rest[:2])
+        return Exited(code, number, int(rest[2]), float(rest[3]), float(rest[4]))
     if verb == "empty":
         return Empty(int(rest[0]))
     if verb == "frozen":
