@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trainq import wake
+from trainq.base.crash import point
 from trainq.base.errors import NoSelector, NotPossible
 from trainq.ops import secrets
 from trainq.ops.cards import uid_of
@@ -45,6 +46,7 @@ def cancel(
             _gone(pruned[number]) if number in pruned else _cancel(tx, queue, rows[number], now, message, dry_run)
             for number in found.ids
         ]
+    point("cancel.committed")
     if any(change.result in ("canceled", "canceling") for change in changes) and not dry_run:
         wake.ring(queue.paths.bell_number)
         ended = [uid_of(rows[change.id]) for change in changes if change.result == "canceled"]

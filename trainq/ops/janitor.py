@@ -68,6 +68,7 @@ def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHIN
         raise NotPossible(f"job {rows[0]['id']} is {rows[0]['state']}", hint=f"trainq cancel {rows[0]['id']}")
     work = _Pass(queue, dry_run=dry_run)
     work.retire(ended)
+    point("prune.selected")
     for number in ended:
         work.attempt_to("run", work.drop_run, number)
     work.stray_data(0.0)
@@ -108,6 +109,7 @@ class _Pass:
                 step(before_files)
             except (TrainqError, OSError) as error:
                 self.trouble.append(f"{what}: {error}")  # one sick corner does not stop the others
+            point("prune.step")
         return Pass(self.changes, self.removed, self.trouble)
 
     def count(self, what: str, n: int = 1) -> None:

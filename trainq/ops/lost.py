@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.base import clock, hosts
+from trainq.base.crash import point
 from trainq.ops import strays
 from trainq.store import lost
 
@@ -43,9 +44,12 @@ def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None 
     if not dead:
         return []
     left = strays.end({one.uid for one in dead})
+    point("expire.strays_ended")
     gone = [one for one in dead if one.uid not in left]
     with session.writing() as tx:
-        return [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
+        found = [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
+    point("expire.committed")
+    return found
 
 
 def _is_any_running(session: LocalSession, only: Collection[int] | None, mine: int | None) -> bool:

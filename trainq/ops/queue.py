@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
+from trainq.base.crash import point
 from trainq.base.errors import NoRoot, UnsafeRoot, Unwritable
 from trainq.base.setting_rows import sample
 from trainq.base.settings import Settings, load
@@ -113,11 +114,13 @@ def init(root: str) -> Made:
     _trust(paths.root, os.stat(paths.root), named=True)
     for directory in paths.directories():
         files.make_directory(directory)
+    point("init.directories")
     if not os.path.exists(paths.config):
         try:
             files.create_exclusively(paths.config, sample().encode())
         except FileExistsError:
             pass  # another init was faster, with the same text
+    point("init.configured")
     made = create(paths.database)
     if not made:  # "already" is said only of a queue that can be used
         session = LocalSession(paths.database, paths.gate)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
+from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
 from trainq.ops.cancel import may_change
 from trainq.ops.change import Change
@@ -34,6 +35,7 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
     with session.reading() if dry_run else session.writing() as tx:
         found = select(tx, words, which, queue.actor.user_id)
         changes = [_retry(tx, queue, row, dry_run=dry_run, one=found.one) for row in reads.jobs(tx, found.ids)]
+    point("retry.committed")
     if any(change.result == "retried" for change in changes) and not dry_run:
         wake.ring(queue.paths.bell_number)
     if found.one and not changes:
@@ -70,6 +72,7 @@ def _retry(tx: Transaction, queue: Queue, row: Row, *, dry_run: bool, one: bool)
             from trainq.ops.cards import uid_of
 
             runs.write_secret(queue.paths, uid_of(row), secrets)
+            point("retry.secrets_kept")
         jobs.retry(tx, number, str(queue.actor))
     return Change(number, "retried")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainq.artifacts import runs
 from trainq.base import files
+from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.store import jobs
 
@@ -41,7 +42,9 @@ def drop(session: LocalSession, paths: Paths, uid: str) -> bool:
     if not os.path.lexists(paths.secret(uid)):
         return False
     with session.writing() as tx:
-        return not jobs.is_active_uid(tx, uid) and runs.drop_secret(paths, uid)
+        is_gone = not jobs.is_active_uid(tx, uid) and runs.drop_secret(paths, uid)
+        point("secrets.dropped")
+        return is_gone
 
 
 def drop_all(session: LocalSession, paths: Paths, uids: Iterable[str]) -> None:

@@ -421,3 +421,4 @@ def _keep_secrets(queue: Queue, uid: str, new: Sequence[_Ready]) -> None:
             from trainq.artifacts import runs
 
             runs.write_secret(queue.paths, f"{uid}.{place}", item.secrets)
+            point("submit.secrets_kept")

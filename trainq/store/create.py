@@ -41,6 +41,7 @@ def create(database: str, *, mode: str = "local") -> bool:
             os.link(temporary, database)
         except FileExistsError:
             return False
+        point("init.linked")
         files.sync_directory(os.path.dirname(database))
         return True
     finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import manifest
 from trainq.base import clock, files
+from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.domain.job import Outcome, Progress
 from trainq.domain.outcome import Seen, classify, joined, not_started
@@ -169,6 +170,7 @@ class Attempt:
         finally:
             os.close(stdin)
         self.handed = True
+        point("start.handed")
         self._kills = memory.kills()
 
     # watch -----------------------------------------------------------------------------------------------------
@@ -400,6 +402,7 @@ class Attempt:
         def clean() -> None:
             if has_data:
                 self._files.remove_data()
+                point("clean.data_removed")
             if publication is not None:
                 publication.clean(keep_staged=kept)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base import clock, hosts
+from trainq.base.crash import point
 from trainq.base.errors import NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
@@ -134,6 +135,7 @@ class Worker:
                 pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
                 slots=self.options.slots, queues=self.options.queues,
             )  # fmt: skip
+        point("worker.joined")
         opened.callback(self._leave)
         self._inbox = Inbox(max(2, self.options.slots))
         opened.callback(self._inbox.close)
@@ -331,6 +333,7 @@ class Worker:
         except TrainqError as error:
             self._turn_failed(error, attempts)
             return
+        _points(done)
         self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
         self._due_at = done.next_due
         if beats:
@@ -463,3 +466,15 @@ class Worker:
         if error.message != self._complained:
             self._complained = error.message
             self._say("trouble", message=error.message, hint=error.hint)
+
+
+def _points(done: turn.Done) -> None:
+    """Between the commit of a turn and all that follows from it."""
+    if done.settled:
+        point("finish.committed")
+    if done.flags:
+        point("beat.committed")
+    if done.found:
+        point("expire.looked")
+    if done.claimed:
+        point("claim.committed")

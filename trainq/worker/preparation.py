@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainq.artifacts import checkpoints, datasets, logs, models, runs
 from trainq.base import clock, files
+from trainq.base.crash import point
 from trainq.base.errors import BadData, TrainqError
 from trainq.executors import local
 from trainq.worker import variables
@@ -54,8 +55,10 @@ class Preparation:
             self.place.paths, row["id"], row["attempt"],
             params=None if params is None else json.dumps(params).encode(), split_stderr=spec.get("split_stderr", False),
         )  # fmt: skip
+        point("prepare.opened")
         if row["model_key"] is not None:
             self.staged = models.stage(self.place.paths, row["id"], row["attempt"])
+            point("prepare.staged")
 
     @property
     def is_slow(self) -> bool:
@@ -78,6 +81,7 @@ class Preparation:
         target = os.path.join(directory, self.claimed.spec.get("files", {}).get(name) or "data")
         datasets.unpack(stored if stored is not None else self.place.paths.training_set(sha256), target, sha256, size)
         self._data[name] = target
+        point("prepare.unpacked")
 
     def _choose(self) -> None:
         paths, number = self.place.paths, self.claimed.row["id"]
