@@ -3,7 +3,7 @@
 ```
 trainq.toml  queue.sqlite  queue.lock  bell/gen  locks/  specs/  data/<sha256>.zst
 models/<key>/@<version>/manifest.json  models/<key>/@latest  models/.staging/  models/.aside/
-runs/<job>/<attempt>/{log,stderr,params.json,stdin}  runs/<job>/checkpoints/
+runs/<job>/<attempt>/{log,stderr,params.json,stdin,data/}  runs/<job>/checkpoints/
 ```
 What must stay true: no key, worker name or uid leads out of its own directory. A part of a key never starts
 with "@" or ".", so keys, versions and what is not yet published never meet, even if one key ("a") leads to
@@ -129,6 +129,10 @@ class Paths:
     def stdin(self, job: int, attempt: int) -> str:
         """What the job reads, with `--stdin`."""
         return os.path.join(self.attempt(job, attempt), "stdin")
+
+    def unpacked(self, job: int, attempt: int) -> str:
+        """The training sets of an attempt, unpacked while it runs."""
+        return os.path.join(self.attempt(job, attempt), "data")
 
     def checkpoints(self, job: int) -> str:
         """The directory that all attempts of a job share."""

@@ -101,6 +101,24 @@ def runs(paths: Paths) -> list[int]:
     return sorted(int(name) for name, _ in found if name.isascii() and name.isdecimal())
 
 
+def unpacked(paths: Paths) -> list[tuple[int, int, str]]:
+    """The training sets that lie unpacked: job, attempt, directory. A worker that was killed leaves them behind."""
+    found = []
+    for job in runs(paths):
+        for name in _attempts(paths.run(job)):
+            directory = paths.unpacked(job, int(name))
+            if os.path.isdir(directory):
+                found.append((job, int(name), directory))
+    return found
+
+
+def _attempts(directory: str) -> list[str]:
+    try:
+        return [name for name, _ in files.listed(directory) if name.isascii() and name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def write_secret(paths: Paths, uid: str, variables: Mapping[str, str]) -> None:
     """Keep these variables for a job, readable by this user only; on the disk on return.
 

@@ -167,6 +167,13 @@ def _runs_have_jobs(look: Look) -> Iterator[str]:
             yield f"runs/{number}: there was no such job"
 
 
+def _unpacked_sets_are_in_use(look: Look) -> Iterator[str]:
+    running = {(row["id"], row["attempt"]) for row in reads.running(look.tx, -1)}
+    for job, attempt, _ in runs.unpacked(look.queue.paths):
+        if (job, attempt) not in running:
+            yield f"the unpacked training sets of job {job}, attempt {attempt}, which does not run"
+
+
 def _is_before(path: str, before: float) -> bool:
     try:
         return os.lstat(path).st_ctime <= before
@@ -186,5 +193,6 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("checkpoint.stands", _checkpoints_stand),
     Invariant("secret.needed", _secrets_are_needed, "kept variables"),
     Invariant("secret.whole", _specs_are_whole, "kept variables", has_grace=True),
+    Invariant("run.unpacked", _unpacked_sets_are_in_use, "unpacked training sets"),
     Invariant("run.job", _runs_have_jobs, "runs", has_grace=True),
 )

@@ -101,6 +101,7 @@ class _Pass:
             ("training sets", self.stray_data),
             ("models", self.stray_models),
             ("staging", self.old_staging),
+            ("unpacked training sets", self.unpacked_data),
             ("runs", self.old_runs),
             ("kept variables", self.ended_secrets),
             ("history", self.old_history),
@@ -254,6 +255,15 @@ class _Pass:
             ended = past[0]["ended_at"] + self.keep.runs if past else self._changed_at(number)
             if ended <= (self.now if past else before) and not self.dry_run:
                 self.attempt_to("run directories", self.drop_run, number)
+
+    def unpacked_data(self, _before: float) -> None:
+        """Training sets that a killed worker left unpacked, whatever their age: who runs now was claimed before."""
+        found = runs.unpacked(self.paths)
+        with self.session.reading() as tx:
+            running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
+        for job, attempt, directory in found:
+            if (job, attempt) not in running and not self.dry_run:
+                self.attempt_to("unpacked training sets", files.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
         try:

@@ -76,7 +76,7 @@ class Preparation:
         assert self.run is not None
         # No name that a user can give has a "-" in it.
         own = name if name.isidentifier() else f"{name.strip('<>') or 'the'}-set"
-        directory = os.path.join(self.run.dir, "data", own)
+        directory = os.path.join(self._unpacked, own)
         files.make_directories(self.run.dir, os.path.relpath(directory, self.run.dir))
         target = os.path.join(directory, self.claimed.spec.get("files", {}).get(name) or "data")
         datasets.unpack(stored if stored is not None else self.place.paths.training_set(sha256), target, sha256, size)
@@ -167,4 +167,8 @@ class Preparation:
     def remove_data(self) -> None:
         """Delete the unpacked training sets."""
         if self.run is not None:
-            files.remove_tree(os.path.join(self.run.dir, "data"))
+            files.remove_tree(self._unpacked)
+
+    @property
+    def _unpacked(self) -> str:
+        return self.place.paths.unpacked(self.claimed.row["id"], self.claimed.row["attempt"])
