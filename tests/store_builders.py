@@ -46,6 +46,9 @@ def place(directory: object, *, make: bool = True) -> Place:
     return where
 
 
+BACKENDS = {"local": (lambda directory: place(directory).session(), LocalSession)}
+"""How to open a session of each backend in a directory, and the type it must turn out to be."""
+
 _uids = iter(range(10**9))
 
 

@@ -1,6 +1,6 @@
 """The contract of a store's session: every verb of a job's life, on every backend that is plugged in below.
 
-A backend is a row of `BACKENDS`: how to open a session in a directory, and the type it must turn out to be.
+A backend is a row of `BACKENDS` in store_builders. The breaker and checkpoints have files of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import pytest
 from store_builders import (
     ACTOR,
+    BACKENDS,
     NOTHING,
     OK,
     counts_are_real,
@@ -34,11 +35,11 @@ from store_builders import (
 
 from trainq.domain.job import Claim, Outcome, Progress
 from trainq.domain.states import USER_CAUSES
-from trainq.store import jobs, lost, models, pruning, workers
+from trainq.store import checkpoints, jobs, lost, models, pruning, reads, workers
+from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
-from trainq.store.session import LocalSession
+from trainq.store.lost import Held
 
-BACKENDS = {"local": (lambda directory: place(directory).session(), LocalSession)}
 FAILED = Outcome("exit", 3, None, "exit 3\nlast line")
 
 
@@ -325,6 +326,7 @@ print(json.dumps(claimed))
         "fail": lambda tx, claim: jobs.settle(tx, claim, FAILED, NOTHING),
         "give back": lambda tx, claim: jobs.settle(tx, claim, Outcome("drained"), NOTHING),
         "publish": lambda tx, claim: jobs.publish(tx, claim, OK, NOTHING, model(), 0),
+        "save": lambda tx, claim: checkpoints.commit(tx, claim, NewCheckpoint(1, 9, None, "00" * 32, 10)),
         "look up": jobs.current,
     }
 
@@ -462,6 +464,134 @@ print(json.dumps(claimed))
         assert (row["changed_by"], row["message"]) == ("ann", "not needed")
         assert row["user_used"] == row["system_used"] == 0
         assert row["ended_at"] is not None
+
+    @pytest.mark.parametrize("how", ["settle", "publish"])
+    def test_a_success_after_a_cancel_is_canceled_whatever_it_brings(self, session, how):
+        """DESIGN 2.3: the one-statement end gives way to a cancel; the row says what ended it, not what it made."""
+        put(session)
+        claim = take(session).claim
+        ended, last = Outcome(None, 0, metrics='{"loss":0.5}'), Progress(step=9, total=9, started_ago_s=1.0)
+        with session.writing() as tx:
+            jobs.request_cancel(tx, 1, "ann", grace_s=None, message=None)
+            if how == "settle":
+                assert jobs.settle(tx, claim, ended, last).state == "canceled"
+            else:
+                assert jobs.publish(tx, claim, ended, last, model(), 0) is None
+        row = job_row(session, 1)
+        assert (row["state"], row["reason"], row["model_version"]) == ("canceled", "user", None)
+        assert row["fraction"] is None  # it did not come to its end
+        assert row["started_at"] is not None
+        assert states(session, 1) == ["pending", "running", "running", "canceled"]
+
+    @pytest.mark.parametrize("how", ["settle", "publish"])
+    def test_a_success_keeps_what_was_told_before(self, session, how):
+        """What the end does not say again stays as the last beat has told it; what it says is the newest."""
+        put(session)
+        claim = take(session).claim
+        with session.writing() as tx:
+            jobs.beat(tx, claim, Progress(0.5, 5, 10, "half", 1, 7, "training", 99, 2.0, None))
+        before = job_row(session, 1)
+        with session.writing() as tx:
+            if how == "settle":
+                assert jobs.settle(tx, claim, OK, Progress(step=10)).state == "done"
+            else:
+                assert jobs.publish(tx, claim, OK, Progress(step=10), model(), 0) == 1
+        row = job_row(session, 1)
+        assert (row["fraction"], row["step"], row["stage"]) == (1.0, 10, None)
+        for name in ("total", "note", "pid", "started_at", "resumed_from", "save_failed", "worker", "claimed_at"):
+            assert row[name] == before[name], name
+        record = history(session, 1)[-1]
+        assert (record["pid"], record["resumed_from"], record["exit_code"]) == (99, 7, 0)
+
+    def test_idle_requeues_in_a_row_end_as_a_loop(self, session):
+        """E12: ten in a row, at no cost before; one that worked, was lost, or was retried by people begins anew."""
+        put(session, new_job(max_attempts=9))
+
+        def idle(times):
+            said = [settle(session, take(session).claim, Outcome("requeued", 75, idle=True)) for _ in range(times)]
+            assert {decision.state for decision in said[:-1]} <= {"pending"}
+            return said[-1]
+
+        assert idle(9).state == "pending"
+        assert job_row(session, 1)["idle_requeues"] == 9
+        settle(session, take(session).claim, Outcome("requeued", 75))
+        assert job_row(session, 1)["idle_requeues"] == 0
+        assert idle(9).state == "pending"
+        zombify(session, take(session).claim)
+        assert job_row(session, 1)["idle_requeues"] == 0
+        assert idle(10).reason == "requeue_loop"
+        row = job_row(session, 1)
+        assert (row["state"], row["reason"], row["side"]) == ("errored", "requeue_loop", "user")
+        assert (row["user_used"], row["system_used"]) == (0, 1)
+        with session.writing() as tx:
+            assert jobs.retry(tx, 1, "ann") is True
+        assert idle(9).state == "pending"
+
+    def test_out_of_memory_asks_for_more_at_the_next_attempt(self, session):
+        """E14: with --retry-grow the next attempt asks for more, in its document; not if there is none, or not by oom."""
+        spec = {"retry_on": ["oom", "exit"], "backoff_s": 0, "retry_grow": 1.5, "mem": 100, "argv": ["x"]}
+        put(session, new_job(retries=3, spec=spec))
+        for cause, mem in (("oom", 150), ("exit", 150), ("oom", 225)):
+            assert settle(session, take(session).claim, Outcome(cause, 1)).state == "held"
+            with session.writing() as tx:
+                jobs.promote(tx)
+                assert json.loads(tx.value("SELECT doc FROM spec WHERE job_id = 1")) == {**spec, "mem": mem}
+        claimed = take(session)
+        assert claimed.spec["mem"] == 225
+        assert settle(session, claimed.claim, Outcome("oom", 1)).state == "errored"
+        with session.reading() as tx:
+            assert json.loads(tx.value("SELECT doc FROM spec WHERE job_id = 1"))["mem"] == 225
+
+    def test_out_of_memory_without_the_wish_to_grow(self, session):
+        """E14: tried again with what it had."""
+        spec = {"retry_on": ["oom"], "backoff_s": 0, "mem": 100}
+        put(session, new_job(retries=1, spec=spec))
+        assert settle(session, take(session).claim, Outcome("oom", 1)).state == "held"
+        with session.reading() as tx:
+            assert json.loads(tx.value("SELECT doc FROM spec WHERE job_id = 1")) == spec
+
+    @pytest.mark.parametrize("pruned", [False, True])
+    def test_a_hook_that_failed_is_told_in_history(self, session, pruned):
+        """Q93: one row with the state that the job has, and nothing of the job is changed; also when it is past."""
+        put(session)
+        settle(session, take(session).claim, Outcome("exit", 3, error="first"))
+        row = job_row(session, 1)
+        with session.writing() as tx:
+            if pruned:
+                pruning.retire(tx, [1])
+            jobs.note_hook(tx, 1, "on-end: exit 1")
+            jobs.note_hook(tx, 99, "nobody")
+            assert tx.value("SELECT count(*) FROM history WHERE job_id = 99") == 0
+            assert tx.value("SELECT count(*) FROM event") == 3
+        assert pruned or job_row(session, 1) == row
+        last = history(session, 1)[-1]
+        assert (last["n"], last["state"], last["reason"], last["attempt"]) == (4, "errored", "hook", 1)
+        assert (last["message"], last["claimed_at"], last["error"]) == ("on-end: exit 1", None, None)
+        with session.reading() as tx:
+            [attempt] = reads.attempts(tx, [1])[1]
+            assert attempt["error"] == "first"  # a hook's row is no attempt
+
+    def test_history_begins_with_the_submit(self, session):
+        """Q51, Q52: the first row is that of the submit, with its time and who it was, before and after pruning."""
+        put(session, new_job(), new_job())
+        with session.reading() as tx:
+            at = {row[0]: row[1] for row in tx.rows("SELECT id, submitted_at FROM job")}
+        settle(session, take(session).claim, Outcome("drained"))
+        settle(session, take(session).claim)
+        told = history(session, 1)
+        assert told[0] == dict.fromkeys(told[0]) | {
+            "job_id": 1, "n": 1, "at": at[1], "state": "pending", "attempt": 0, "by": str(ACTOR),
+        }  # fmt: skip
+        assert [row["n"] for row in told] == [1, 2, 3, 4, 5]
+        assert [row["state"] for row in history(session, 2)] == ["pending"]
+        with session.writing() as tx:
+            pruning.retire(tx, [1])
+        assert history(session, 1) == told
+        with session.reading() as tx:
+            assert reads.history(tx, 1) == told
+            assert [reads.is_known(tx, number) for number in (1, 2, 3)] == [True, True, False]
+            everything = [(row["job_id"], row["n"]) for row in tx.rows("SELECT * FROM history")]
+        assert sorted(everything) == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 1)]
 
     def test_retries_back_off_and_then_end(self, session):
         """Q23: each failure waits twice as long; then errored, with every attempt in history."""
@@ -742,6 +872,68 @@ print(json.dumps(claimed))
             jobs.settle(tx, claim, Outcome("drained"), NOTHING)
             assert lost.expire(tx, seen, "why") == []
         assert job_row(session, 1)["system_used"] == 0
+
+    def worker_at(self, session, identity, pid=7, start=70):
+        with session.writing() as tx:
+            return workers.join(
+                tx, name=f"w@{identity}", host="h", identity=identity, pid=pid, pid_start=start, user_id=1, version="0",
+                slots=1, queues=["default"],
+            )  # fmt: skip
+
+    def test_only_what_runs_on_this_host_is_held_here(self, session):
+        """DESIGN 5: the running jobs of workers of this very identity, with what is needed to judge the process."""
+        put(session, *[new_job() for _ in range(5)], uid="call")
+        here, there = self.worker_at(session, "m/b/h/ns"), self.worker_at(session, "m/b/h/other")
+        claims = [take(session, worker).claim for worker in (here, there, here, here)]
+        settle(session, claims[2])
+        settle(session, claims[3], Outcome("drained"))
+        with session.reading() as tx:
+            assert lost.held_here(tx, "m/b/h/ns") == [Held(1, 1, here, "call.0", "w@m/b/h/ns", 7, 70)]
+            assert [held.job_id for held in lost.held_here(tx, "m/b/h/other")] == [2]
+            assert lost.held_here(tx, "m/b/h") == lost.held_here(tx, "") == []
+            assert lost.running(tx, None) == [1, 2]
+            assert lost.running(tx, here) == [2]
+
+    def test_a_job_of_the_provably_dead_is_back_at_once(self, session):
+        """Q22, Q23, Q33: without any wait it costs an attempt, ends as poison, or canceled when that was asked for."""
+        put(session, new_job(max_attempts=2))
+        worker = self.worker_at(session, "here")
+        for n, state in ((1, "pending"), (2, "errored")):
+            claim = take(session, worker).claim
+            with session.writing() as tx:
+                jobs.beat(tx, claim, Progress(step=3))
+                [held] = lost.held_here(tx, "here")
+                lost.look(tx, "A", 0.0, 10.0)
+                [back] = lost.expire_held(tx, held, "worker w is gone")
+                assert lost.expire_held(tx, held, "again") == []
+                assert tx.value("SELECT count(*) FROM sighting") == 0
+            assert (back.job_id, back.attempt, back.state) == (1, n, state)
+            row = job_row(session, 1)
+            assert (row["state"], row["system_used"], row["step"]) == (state, n, None)
+            assert "worker w is gone" in row["message"]
+        put(session)
+        take(session, worker)
+        with session.writing() as tx:
+            jobs.request_cancel(tx, 2, "ann", grace_s=None, message=None)
+            [held] = lost.held_here(tx, "here")
+            assert [back.state for back in lost.expire_held(tx, held, "gone")] == ["canceled"]
+        assert job_row(session, 2)["system_used"] == 0
+
+    @pytest.mark.parametrize("meanwhile", ["ended", "another attempt", "another worker"])
+    def test_what_moved_while_it_was_judged_stays(self, session, meanwhile):
+        """Q20: between the look and the write the attempt has ended, or is another's: nothing is changed."""
+        put(session)
+        worker = self.worker_at(session, "here")
+        claim = take(session, worker).claim
+        with session.reading() as tx:
+            [held] = lost.held_here(tx, "here")
+        settle(session, claim, OK if meanwhile == "ended" else Outcome("drained"))
+        if meanwhile != "ended":
+            take(session, worker if meanwhile == "another attempt" else worker + 1)
+        before = dump(session)
+        with session.writing() as tx:
+            assert lost.expire_held(tx, held, "gone") == []
+        assert dump(session) == before
 
     def test_a_lost_worker_that_comes_back_is_refused(self, session):
         """Q20: taken back, finished by another; the first one's beat and model change nothing."""

@@ -104,8 +104,8 @@ RETURNING id
 UPDATE job SET state = :state, reason = :reason, side = :side, stage = NULL, changed_at = :now, changed_by = :by,
   ended_at = CASE WHEN :state = 'pending' THEN NULL ELSE :now END,
   eligible_at = CASE WHEN :state = 'pending' THEN :now ELSE eligible_at END,
-  system_used = system_used + :system_cost, cause = 'zombie', message = :message, error = :error, fraction = NULL,
-  step = NULL, total = NULL, note = NULL
+  system_used = system_used + :system_cost, idle_requeues = 0, cause = 'zombie', message = :message, error = :error,
+  fraction = NULL, step = NULL, total = NULL, note = NULL
 WHERE id = :id AND attempt = :attempt AND beat = :beat AND state = 'running'
 RETURNING id
 
