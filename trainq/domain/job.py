@@ -87,6 +87,7 @@ class Progress(NamedTuple):
     pid: int | None = None
     started_ago_s: float | None = None
     storing_ago_s: float | None = None
+    metrics: str | None = None  # the newest of each name, a JSON object
 
 
 class Outcome(NamedTuple):
@@ -98,7 +99,6 @@ class Outcome(NamedTuple):
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
-    metrics: str | None = None
     idle: bool = False
     quick: bool = False
 

@@ -264,7 +264,7 @@ def _done(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress, versi
     """Write a success; false when the claim is not current or a cancel is asked for."""
     return tx.changes(
         "done", id=claim.job_id, attempt=claim.attempt, worker_id=claim.worker_id, exit_code=outcome.exit_code,
-        metrics=outcome.metrics, model_version=version, step=last.step, total=last.total, note=last.note,
+        metrics=last.metrics, model_version=version, step=last.step, total=last.total, note=last.note,
         save_failed=last.save_failed, resumed_from=last.resumed_from, pid=last.pid, started_ago_s=last.started_ago_s,
         storing_ago_s=last.storing_ago_s,
     ) > 0  # fmt: skip
@@ -295,7 +295,7 @@ def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> 
         due_at=None if decision.delay_s is None else tx.now + decision.delay_s, user_cost=decision.user_cost,
         system_cost=decision.system_cost, cause=outcome.cause, exit_code=outcome.exit_code, signal=outcome.signal,
         error=None if decision.state == "canceled" else outcome.error, message=_why(decision, outcome, row),
-        metrics=outcome.metrics, idle_requeues=decision.idle_requeues,
+        idle_requeues=decision.idle_requeues,
     )  # fmt: skip
     if not changed:
         raise LostClaim(claim)

@@ -42,7 +42,7 @@ UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fracti
   step = coalesce(:step, step), total = coalesce(:total, total), note = coalesce(:note, note),
   stage = coalesce(:stage, stage), pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
   storing_at = coalesce(storing_at, :now - :storing_ago_s), save_failed = coalesce(:save_failed, save_failed),
-  resumed_from = coalesce(:resumed_from, resumed_from)
+  resumed_from = coalesce(:resumed_from, resumed_from), metrics = coalesce(:metrics, metrics)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 RETURNING cancel_at, cancel_grace_s
 
@@ -57,7 +57,7 @@ WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'ru
 UPDATE job SET state = 'done', stage = NULL, changed_at = :now, ended_at = :now, exit_code = :exit_code, fraction = 1.0,
   idle_requeues = 0, pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
   storing_at = coalesce(storing_at, :now - :storing_ago_s), step = coalesce(:step, step), total = coalesce(:total, total),
-  note = coalesce(:note, note), metrics = :metrics, save_failed = coalesce(:save_failed, save_failed),
+  note = coalesce(:note, note), metrics = coalesce(:metrics, metrics), save_failed = coalesce(:save_failed, save_failed),
   resumed_from = coalesce(:resumed_from, resumed_from), model_version = coalesce(:model_version, model_version)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running' AND cancel_at IS NULL
 

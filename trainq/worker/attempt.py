@@ -221,6 +221,7 @@ class Attempt:
             self.progress = self.progress._replace(**{name: new for name, new in said.items() if new is not None})
         elif word == "metric":
             self.metrics.update(message["values"])
+            self.progress = self.progress._replace(metrics=json.dumps(_finite(self.metrics)))
         elif word == "checkpoint":
             self.saves.append(Save(NewCheckpoint(*(message[name] for name in NewCheckpoint._fields)), message["asker"]))
         elif word == "checkpoint_failed":
@@ -346,7 +347,7 @@ class Attempt:
 
     def _decide(self, outcome: Outcome) -> None:
         self.place.channel.drop(self.uid, self.claim.attempt)
-        self.outcome = outcome._replace(metrics=json.dumps(_finite(self.metrics)) if self.metrics else None)
+        self.outcome = outcome
         if outcome.cause is None and self._publication is not None:
             self.storing_at = clock.boot_s()
             self.progress = self.progress._replace(stage="storing")
@@ -377,8 +378,7 @@ class Attempt:
         ended = self._exited
         code, number = (None, None) if ended is None else (ended.code, ended.signal)
         self.place.channel.drop(self.uid, self.claim.attempt)
-        metrics = None if self.outcome is None else self.outcome.metrics
-        self.outcome = Outcome(cause, code, number, text, metrics, quick=self.started_at is None)
+        self.outcome = Outcome(cause, code, number, text, quick=self.started_at is None)
 
     # settle ----------------------------------------------------------------------------------------------------
 
