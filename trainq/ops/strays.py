@@ -46,22 +46,21 @@ def _marked(wanted: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
         except OSError:
             continue  # it has gone
         uid = _mark_of(name)
-        if uid in wanted:
+        if uid is not None and uid in wanted:
             yield uid, fd
         else:
             os.close(fd)
 
 
-def _mark_of(name: str) -> bytes:
+def _mark_of(name: str) -> bytes | None:
+    """The uid that a process carries; None if it carries none, which is never taken for one that is looked for."""
     try:
         with open(f"/proc/{name}/environ", "rb") as file:
-            environ = file.read()
+            environ = b"\0" + file.read()
     except OSError:
-        return b""  # gone, or another user's: not to be judged
-    start = 0 if environ.startswith(_MARK) else environ.find(b"\0" + _MARK) + 1
-    if start == 0 and not environ.startswith(_MARK):
-        return b""
-    return environ[start + len(_MARK) :].partition(b"\0")[0]
+        return None  # gone, or another user's: not to be judged
+    _, mark, rest = environ.partition(b"\0" + _MARK)
+    return rest.partition(b"\0")[0] or None if mark else None
 
 
 def _kill(fd: int) -> bool:
