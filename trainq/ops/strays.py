@@ -17,23 +17,28 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _MARK = b"TRAINQ_JOB_UID="
-PATIENCE_S = 5.0
+PATIENCE_S = 1.0  # a worker beats only after it; what takes longer to die is found dead by the next look
 
 
 def end(uids: Collection[str], patience_s: float = PATIENCE_S) -> set[str]:
-    """Kill every process of these jobs on this host; the uids of which something is left (another user's, or stuck)."""
+    """Kill every process of these jobs on this host; the uids of which something is left (another user's, or stuck).
+
+    What may not be killed is not waited for.
+    """
     wanted = {os.fsencode(uid) for uid in uids}
     until = time.monotonic() + patience_s
+    left: set[bytes] = set()
     while True:
-        found = list(_marked(wanted))
+        found = list(_marked(wanted - left))
         try:
-            left = {uid for uid, fd in found if not _kill(fd)}
-            _wait([fd for _, fd in found], until)
+            left |= {uid for uid, fd in found if not _kill(fd)}
+            _wait([fd for uid, fd in found if uid not in left], until)
         finally:
             for _, fd in found:
                 os.close(fd)
-        if not found or left or time.monotonic() >= until:
-            return {os.fsdecode(uid) for uid, _ in found}
+        alive = {uid for uid, _ in found}
+        if alive <= left or time.monotonic() >= until:
+            return {os.fsdecode(uid) for uid in left | alive}
 
 
 def _marked(wanted: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
