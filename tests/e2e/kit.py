@@ -79,11 +79,13 @@ class Tq:
         root: str | None = "",
         cwd: str | os.PathLike[str] | None = None,
         timeout: float = 60,
+        before: tuple[str, ...] = (),
     ) -> Result:
-        """Run it with `--root` (None: without) and look at the answer. A value of None in `env` unsets."""
+        """Run it with `--root` (None: without) and look at the answer. A value of None in `env` unsets; `before` are the
+        words of a program that starts it."""
         where = () if root is None else ("--root", root or self.root)
         done = subprocess.run(
-            [*COMMAND, *where, *(word if isinstance(word, bytes) else str(word) for word in words)],
+            [*before, *COMMAND, *where, *(word if isinstance(word, bytes) else str(word) for word in words)],
             input=input.encode() if isinstance(input, str) else input,
             capture_output=True,
             env=self.environment(env),
@@ -213,10 +215,28 @@ def until(look: Callable[[], Any], timeout: float = 30) -> Any:
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
-    """Whether a process of this number is there and no corpse."""
+# Starts a program that takes this host for another one: a name of its own, in a namespace of its own.
+ELSEWHERE = ("unshare", "--user", "--map-root-user", "--uts", "sh", "-c", 'hostname elsewhere; exec "$@"', "-")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started or taken over."""
+    found: list[int] = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+            found += map(int, file.read().split())
+    return found
+
+
+def status_of(pid: int) -> str:
+    """The letter of a process's state: R, S, T, Z …; empty when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except FileNotFoundError:
-        return False
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this number is there and no corpse."""
+    return status_of(pid) not in ("", "Z", "X")

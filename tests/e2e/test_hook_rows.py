@@ -312,3 +312,11 @@ def test_the_end_is_written_before_the_line_runs(tq):
         assert worker.end().code == 0
     assert time.monotonic() - began < 60
     assert tq.state(job) == "done"
+
+
+def test_a_line_may_take_longer_than_the_holder_limit(tq):
+    """E22: it holds no claim: what freezes jobs without a heartbeat does not freeze the line after the end."""
+    job = tq.submit("--on-end", "sleep 3; echo finished", "--", "true")
+    tq.ok("worker", "--once")
+    assert tq.ok("logs", job).out == "finished\n"
+    assert len([row for row in tq.history(job) if "on-end" in (row["message"] or "")]) == 0

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from trainq.worker.loop import Place
 
 HOOK_GRACE_S = 2.0
+NO_LEASE_S = 3600.0
+WORD_S = 1.0
+"""How long the keeper has to tell that it had frozen a job, before a limit counts again."""
 
 
 class Save(NamedTuple):
@@ -77,6 +80,7 @@ class Attempt:
         self.hook_failed: str | None = None
         self.trouble: str | None = None  # what is wrong with this host, seen by this attempt
         self._spoke_at = 0.0
+        self._lease_until = self._counts_from = 0.0
         self._limit_at: float | None = None
         self._hook_until: float | None = None
         self._exited: Exited | None = None
@@ -233,14 +237,20 @@ class Attempt:
         self._spoke_at = clock.boot_s()
 
     def due_at(self) -> float | None:
-        """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit."""
+        """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit.
+
+        Never while its keeper has frozen it, which this worker may learn late: all that a lease has passed for stands
+        still until that is told.
+        """
         if self._hook_until is not None:
             return self._hook_until
-        if self.outcome is not None or self.stopped_for is not None or self.frozen or self.started_at is None:
+        if self.outcome is not None or self.stopped_for is not None or self.started_at is None:
+            return None
+        if self.frozen or clock.boot_s() >= self._lease_until:
             return None
         stall_s = self.claimed.spec.get("stall_after_s")
         due = [at for at in (self._limit_at, None if stall_s is None else self._spoke_at + stall_s) if at is not None]
-        return min(due) if due else None
+        return max(min(due), self._counts_from) if due else None
 
     def tick(self, now: float) -> None:
         """Stop it if it is due."""
@@ -249,7 +259,7 @@ class Attempt:
             return
         if self._hook_until is not None:
             self.hook_failed = "it was stopped at its limit"
-            self._hook_until = now + 3600.0  # only its end is waited for now
+            self._hook_until = now + NO_LEASE_S  # only its end is waited for now
             self.keeper.stop(HOOK_GRACE_S)
         elif self._limit_at is not None and now >= self._limit_at:
             self.stop("timeout", self.claimed.spec.get("warn_s") or self.grace_s())
@@ -287,9 +297,17 @@ class Attempt:
         """A beat is committed: the job may compute until then, and goes on if it was frozen."""
         self.fresh, self.reported_at = False, clock.boot_s()
         self.answer(ok=self.stopped_for != "canceled")
-        self.keeper.lease(until_boot_s, bound_s)
-        if self.frozen and self.stopped_for is None:
+        is_late = self.reported_at >= self._lease_until
+        self.lease(until_boot_s, bound_s)
+        if is_late:
+            self._counts_from = self.reported_at + WORD_S
+        if (self.frozen or is_late) and self.stopped_for is None:
             self.keeper.thaw()
+
+    def lease(self, until_boot_s: float, bound_s: float) -> None:
+        """The job may compute until then; what moves later is frozen within the bound."""
+        self._lease_until = until_boot_s
+        self.keeper.lease(until_boot_s, bound_s)
 
     def answer(self, *, ok: bool) -> None:
         """Tell who saved what became of it."""
@@ -424,6 +442,7 @@ class Attempt:
             "TRAINQ_EXIT_CODE": "" if code is None else str(code),
         }
         try:
+            self.lease(clock.boot_s() + self.place.hook_limit_s + NO_LEASE_S, NO_LEASE_S)  # no claim is at stake
             self._hand(self._files.hook_plan(self.claimed.spec["on_end"], more))
         except (TrainqError, OSError) as error:
             self.hook_failed = _text(error)

@@ -435,7 +435,7 @@ class Worker:
     def _begin(self, claimed: Claimed, began: float) -> None:
         slot = self._slots.free()[0]
         slot.attempt = Attempt(claimed, self._place, slot.keeper)
-        slot.keeper.lease(began + self.times.holder_limit, self._bound_s)
+        slot.attempt.lease(began + self.times.holder_limit, self._bound_s)
         self._claims += 1
         row = claimed.row
         self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
