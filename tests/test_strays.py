@@ -37,13 +37,13 @@ def start():
         yield run
 
 
-def end(uids, *patience_s):
+def end(uids, *patience_s, attempt=1):
     """As `strays.end`, but a test that would end half of the host fails before it does."""
-    found = list(strays._marked({os.fsencode(uid) for uid in uids}))
+    found = list(strays._marked({os.fsencode(uid): attempt for uid in uids}))
     for _, fd in found:
         os.close(fd)
     assert len(found) < 10, "these are not the processes of this test"
-    return strays.end(uids, *patience_s)
+    return strays.end(dict.fromkeys(uids, attempt), *patience_s)
 
 
 def mark(uid=UID):
@@ -109,6 +109,17 @@ def test_nobody_is_looked_for(start):
     assert end(set()) == set()
 
 
+@pytest.mark.parametrize(
+    ("told", "gone"),
+    [("1", True), ("2", True), ("3", False), ("12", False), ("", True), ("x", True), ("9" * 5000, True)],
+)
+def test_a_newer_attempt_is_left_alone(start, told, gone):
+    """E11, DESIGN 6: somebody was faster, gave the job back, and its next attempt runs here already under the same uid."""
+    process = start({**mark(), "TRAINQ_ATTEMPT": told})
+    assert end({UID}, attempt=2) == set()
+    assert killed(process) if gone else process.poll() is None
+
+
 def test_all_of_several_jobs_and_their_sessions_are_killed(start):
     """E11: of every job asked for; in sessions and groups of their own, stopped, or deaf to TERM and HUP."""
     deaf = "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\nprint(flush=True); time.sleep(1000)"
@@ -149,7 +160,9 @@ os._exit(0)
 
 def test_a_chain_of_forks_is_killed(start):
     """E11: one that is always another process by the time it is looked for: looked for until none is left."""
-    code = "import os, time\nprint(flush=True)\nfor _ in range(3000):\n    if os.fork(): os._exit(0)\n    time.sleep(0.02)"
+    code = (
+        "import os, time\nprint(flush=True)\nfor _ in range(3000):\n    if os.fork(): os._exit(0)\n    time.sleep(0.02)"
+    )
     start(mark(), [sys.executable, "-c", code])
     assert end({UID}, 60.0) == set()
     assert end({UID}, 0.0) == set()  # with no patience at all: there is none
@@ -157,7 +170,7 @@ def test_a_chain_of_forks_is_killed(start):
 
 def test_who_ends_them_spares_itself():
     """A `trainq prune` that a job has started carries the mark too; it is not ended by its own hand."""
-    code = f"from trainq.ops import strays; print(strays.end({{{UID!r}}}), flush=True)"
+    code = f"from trainq.ops import strays; print(strays.end({{{UID!r}: 1}}), flush=True)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **mark(), "PYTHONPATH": readme.REPOSITORY}, text=True,
         capture_output=True, timeout=60,
@@ -184,7 +197,7 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 from trainq.ops import strays
 began = time.monotonic()
-left = strays.end({"theirs.0", "mine.0"}, 50.0)
+left = strays.end({"theirs.0": 1, "mine.0": 1}, 50.0)
 print(json.dumps([sorted(left), time.monotonic() - began]))
 """
     # It may read what others have in their environment, and end nothing of theirs.

@@ -43,7 +43,7 @@ def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None 
     ]  # fmt: skip
     if not dead:
         return []
-    left = strays.end({one.uid for one in dead})
+    left = strays.end({one.uid: one.attempt for one in dead})
     point("expire.strays_ended")
     gone = [one for one in dead if one.uid not in left]
     with session.writing() as tx:

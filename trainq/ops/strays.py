@@ -2,7 +2,8 @@
 
 Used only when the worker is provably gone, by whoever comes next on its host, before the job is given back. A process
 is signalled through a descriptor of its own (pidfd), taken before its environment is read, so never one that is not
-provably the job's. One look at /proc serves all jobs that are looked for.
+provably the job's. Nor is one of a later attempt: somebody else may have given the job back meanwhile, and a living
+worker runs it here. One look at /proc serves all jobs that are looked for.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
-_MARK = b"TRAINQ_JOB_UID="
+_MARK = b"TRAINQ_JOB_UID"
+_ATTEMPT = b"TRAINQ_ATTEMPT"
 PATIENCE_S = 1.0  # a worker beats only after it; what takes longer to die is found dead by the next look
 
 
-def end(uids: Collection[str], patience_s: float = PATIENCE_S) -> set[str]:
-    """Kill every process of these jobs on this host; the uids of which something is left (another user's, or stuck).
-
-    What may not be killed is not waited for.
+def end(attempts: Mapping[str, int], patience_s: float = PATIENCE_S) -> set[str]:
+    """Kill every process on this host of these jobs (by uid) up to this attempt; the uids of which something is left
+    (another user's, or stuck). What may not be killed is not waited for.
     """
-    wanted = {os.fsencode(uid) for uid in uids}
+    wanted = {os.fsencode(uid): attempt for uid, attempt in attempts.items()}
     until = time.monotonic() + patience_s
     left: set[bytes] = set()
     while True:
-        found = list(_marked(wanted - left))
+        found = list(_marked({uid: wanted[uid] for uid in wanted.keys() - left}))
         try:
             left |= {uid for uid, fd in found if not _kill(fd)}
             _wait([fd for uid, fd in found if uid not in left], until)
@@ -41,8 +42,8 @@ def end(uids: Collection[str], patience_s: float = PATIENCE_S) -> set[str]:
             return {os.fsdecode(uid) for uid in left | alive}
 
 
-def _marked(wanted: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
-    """The uid and a pidfd of each process on this host that carries one of the marks; ours to close."""
+def _marked(wanted: Mapping[bytes, int]) -> Iterator[tuple[bytes, int]]:
+    """The uid and a pidfd of each process on this host of one of these attempts or an earlier one; ours to close."""
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == os.getpid():
             continue
@@ -50,22 +51,30 @@ def _marked(wanted: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
             fd = os.pidfd_open(int(name))
         except OSError:
             continue  # it has gone
-        uid = _mark_of(name)
-        if uid is not None and uid in wanted:
+        environ = _environ(name)
+        uid = _value(environ, _MARK)
+        if uid and uid in wanted and _attempt(environ) <= wanted[uid]:
             yield uid, fd
         else:
             os.close(fd)
 
 
-def _mark_of(name: str) -> bytes | None:
-    """The uid that a process carries; None if it carries none, which is never taken for one that is looked for."""
+def _environ(name: str) -> bytes:
     try:
         with open(f"/proc/{name}/environ", "rb") as file:
-            environ = b"\0" + file.read()
+            return b"\0" + file.read()
     except OSError:
-        return None  # gone, or another user's: not to be judged
-    _, mark, rest = environ.partition(b"\0" + _MARK)
-    return rest.partition(b"\0")[0] or None if mark else None
+        return b""  # gone, or another user's: not to be judged
+
+
+def _value(environ: bytes, name: bytes) -> bytes:
+    """What a variable says; nothing when it is not there, which is never taken for what is looked for."""
+    return environ.partition(b"\0" + name + b"=")[2].partition(b"\0")[0]
+
+
+def _attempt(environ: bytes) -> int:
+    told = _value(environ, _ATTEMPT)
+    return int(told) if told.isdigit() and len(told) < 20 else 0
 
 
 def _kill(fd: int) -> bool:
