@@ -155,10 +155,11 @@ def _secrets_are_needed(look: Look) -> Iterator[str]:
             yield f"kept variables of {uid}, which does not wait or run"
 
 
-def _specs_are_whole(look: Look) -> Iterator[str]:
-    for name, _ in files.listed(look.queue.paths.specs):
-        if files.is_temporary(name) and _is_before(os.path.join(look.queue.paths.specs, name), look.before):
-            yield f"{name} was never finished"
+def _nothing_is_half_written(look: Look) -> Iterator[str]:
+    for directory in (look.queue.paths.root, look.queue.paths.specs):
+        for name, _ in files.listed(directory):
+            if files.is_temporary(name) and _is_before(os.path.join(directory, name), look.before):
+                yield f"{os.path.join(directory, name)} was never finished"
 
 
 def _runs_have_jobs(look: Look) -> Iterator[str]:
@@ -192,7 +193,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("data.named", _data_is_named, "training sets", has_grace=True),
     Invariant("checkpoint.stands", _checkpoints_stand),
     Invariant("secret.needed", _secrets_are_needed, "kept variables"),
-    Invariant("secret.whole", _specs_are_whole, "kept variables", has_grace=True),
+    Invariant("file.whole", _nothing_is_half_written, "temporary files", has_grace=True),
     Invariant("run.unpacked", _unpacked_sets_are_in_use, "unpacked training sets"),
     Invariant("run.job", _runs_have_jobs, "runs", has_grace=True),
 )

@@ -104,6 +104,7 @@ class _Pass:
             ("unpacked training sets", self.unpacked_data),
             ("runs", self.old_runs),
             ("kept variables", self.ended_secrets),
+            ("temporary files", self.temporary_files),
             ("history", self.old_history),
         ):
             try:
@@ -281,9 +282,11 @@ class _Pass:
             return
         for uid in secrets.kept(self.paths):
             self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid)
-        for name, kind in files.listed(self.paths.specs):
-            if kind == "file" and files.is_temporary(name):
-                self.attempt_to("temporary files", self._drop_temporary, os.path.join(self.paths.specs, name))
 
-    def _drop_temporary(self, path: str) -> bool:
-        return self._is_before(path, self.now - self.keep.file_grace) and files.remove(path)
+    def temporary_files(self, before: float) -> None:
+        """What a crash left under a temporary name, where no other step looks."""
+        for directory in (self.paths.root, self.paths.specs):
+            for name, kind in files.listed(directory):
+                path = os.path.join(directory, name)
+                if kind == "file" and files.is_temporary(name) and self._is_before(path, before) and not self.dry_run:
+                    self.attempt_to("temporary files", files.remove, path)

@@ -30,7 +30,7 @@ def create(database: str, *, mode: str = "local") -> bool:
     """Make the database unless it is there. True when this call made it."""
     if os.path.exists(database):
         return False
-    temporary = f"{database}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    temporary = os.path.join(os.path.dirname(database), files.temporary_name())
     try:
         with storage_errors(temporary):
             _build(temporary, mode)

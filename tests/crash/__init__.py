@@ -1,0 +1,1 @@
+"""Crashes on purpose: at every named point, at every file operation, and at random for minutes (`soak`)."""
