@@ -33,7 +33,7 @@ class Field(NamedTuple):
     metavar: str = "TEXT"
     many: bool = False
     flag: bool = False
-    line: bool = True  # may stand in a line of --from
+    spec: str | None = None  # its name in the document stored with the job
 
 
 def _named(value: Any) -> str:
@@ -249,30 +249,30 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
     Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
     Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),
-    Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T"),
-    Field("vram", ("--vram",), size, _size, "GPU memory it needs, such as 18G", "SIZE"),
-    Field("mem", ("--mem",), size, _size, "memory it needs, such as 32G", "SIZE"),
-    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X"),
-    Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE"),
+    Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T", spec="warn_s"),
+    Field("vram", ("--vram",), size, _size, "GPU memory it needs, such as 18G", "SIZE", spec="vram"),
+    Field("mem", ("--mem",), size, _size, "memory it needs, such as 32G", "SIZE", spec="mem"),
+    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X", spec="retry_grow"),
+    Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE", spec="on_end"),
     Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T"),
     Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N"),
     Field("retry_on", ("--retry-on",), _causes, _causes, "which ends to retry; exit,signal,oom", "REASON,…"),
-    Field("backoff", ("--backoff",), _duration, _duration, "wait before the first retry, then doubled up to 10m; 10s", "T"),
+    Field("backoff", ("--backoff",), _duration, _duration, "wait before the first retry, then doubled up to 10m; 10s", "T", spec="backoff_s"),
     Field("max_attempts", ("--max-attempts",), _read_whole(1, 10**6), _whole(1, 10**6), "how many lost workers it may cost", "N"),
     Field("cwd", ("--cwd",), _path, _path, "where it runs; default: here", "DIR"),
     Field("env", ("--env",), _read_assignment, _assignments, "set a variable; may be repeated", "K=V", many=True),
     Field("env_keep", ("--env-keep",), _variable_name, _variable_name, "keep a secret-looking variable, outside the store", "NAME", many=True),
-    Field("split_stderr", ("--split-stderr",), _yes_word, _yes, "keep stderr in a file of its own", flag=True),
+    Field("split_stderr", ("--split-stderr",), _yes_word, _yes, "keep stderr in a file of its own", flag=True, spec="split_stderr"),
     Field("stdin", ("--stdin",), _path, _path, "give it this file as standard input; - is yours", "FILE"),
     Field("data", ("--data",), _read_data, _data, "a training set, stored with the job; may be repeated", "[NAME=]FILE", many=True),
     Field("model", ("--model",), _filled, _filled, "publish what it writes to TRAINQ_MODEL_DIR under this key", "KEY"),
-    Field("keep", ("--keep",), _read_whole(0, 10**6), _whole(0, 10**6), "versions of the model to keep; 0: all", "N"),
+    Field("keep", ("--keep",), _read_whole(0, 10**6), _whole(0, 10**6), "versions of the model to keep; 0: all", "N", spec="keep"),
     Field("reuse", ("--reuse",), _yes_word, _yes, "if this very training has a verified model, answer with it", flag=True),
     Field("seed", ("--seed",), _read_whole(-(2**63), 2**63 - 1), _whole(-(2**63), 2**63 - 1), "part of the fingerprint; 0", "N"),
 )  # fmt: skip
 
 BY_NAME: Final[dict[str, Field]] = {field.name: field for field in FIELDS}
-LINE_EXTRAS: Final = ("type", "params", "argv", "shell")
+IN_SPEC: Final[dict[str, str]] = {field.name: field.spec for field in FIELDS if field.spec is not None}
 
 
 class Request(NamedTuple):
@@ -287,26 +287,23 @@ class Request(NamedTuple):
     where: str = ""  # said before what is wrong with it: the line of a file
 
 
-def from_line(doc: Any) -> Request:
+def from_line(doc: Any, where: str = "") -> Request:
     """The request in one JSON object of `--from`. Raises BadValue naming the field."""
     if not isinstance(doc, dict):
         raise BadValue("an object was expected")
     values: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
     for name, value in doc.items():
         field = BY_NAME.get(name)
-        if field is None:
-            if name not in LINE_EXTRAS:
-                raise _unknown(name)
-        elif value is not None:
+        if field is None and name not in _EXTRA_CHECKS:
+            raise _unknown(name)
+        if value is None:
+            continue
+        if field is not None:
             values[name] = _checked(field, value)
-    return Request(
-        values,
-        _optional(doc, "type", _filled),
-        _optional(doc, "params", _object),
-        _optional(doc, "argv", argv_of),
-        _optional(doc, "shell", _shell_line),
-        from_text=False,
-    )
+        else:
+            extras[name] = _extra(name, value)
+    return Request(values, from_text=False, where=where, **extras)
 
 
 def argv_of(value: Any) -> tuple[str, ...]:
@@ -330,12 +327,9 @@ def _checked(field: Field, value: Any) -> Any:
         raise BadValue(f"{field.name}: {error.message}") from None
 
 
-def _optional(doc: Mapping[str, Any], name: str, check: Callable[[Any], Any]) -> Any:
-    value = doc.get(name)
-    if value is None:
-        return None
+def _extra(name: str, value: Any) -> Any:
     try:
-        return check(value)
+        return _EXTRA_CHECKS[name](value)
     except BadValue as error:
         raise BadValue(f"{name}: {error.message}") from None
 
@@ -346,8 +340,16 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
+_EXTRA_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "type": _filled,
+    "params": _object,
+    "argv": argv_of,
+    "shell": _shell_line,
+}
+
+
 def _unknown(name: str) -> BadValue:
     import difflib
 
-    near = difflib.get_close_matches(str(name), [*BY_NAME, *LINE_EXTRAS], 1)
+    near = difflib.get_close_matches(str(name), [*BY_NAME, *_EXTRA_CHECKS], 1)
     return BadValue(f"unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from trainq import wake
 from trainq.base.errors import NoSelector, UnknownQueue
+from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.ops.change import Change
-from trainq.ops.submit import DEFAULT_QUEUE
 from trainq.store import queues
 
 if TYPE_CHECKING:
