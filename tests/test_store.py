@@ -238,7 +238,7 @@ say(n)
         with session.writing() as tx:
             told = Progress(0.5, 1, 2, "note", 1, 4, "storing", 99, 3.0, 1.0)
             jobs.beat(tx, claim, told)
-            jobs.settle(tx, claim, FAILED._replace(signal=9, metrics='{"a":1}'), told)
+            jobs.settle(tx, claim, FAILED._replace(signal=9), told._replace(metrics='{"a":1}'))
             jobs.promote(tx)
         second_claim = take(session, 2).claim
         assert second_claim == Claim(1, 2, 2)
@@ -413,7 +413,7 @@ print(json.dumps(claimed))
         """Q51: pending, running, done in time order, with worker and result; replaying the end leaves the count."""
         put(session)
         claim = take(session).claim
-        settle(session, claim, Outcome(None, 0, metrics='{"loss":0.5}'), Progress(step=3, pid=5, started_ago_s=0.0))
+        settle(session, claim, Outcome(None, 0), Progress(metrics='{"loss":0.5}', step=3, pid=5, started_ago_s=0.0))
         rows = history(session, 1)
         for _ in range(2):
             with pytest.raises(LostClaim):
@@ -470,7 +470,7 @@ print(json.dumps(claimed))
         """DESIGN 2.3: the one-statement end gives way to a cancel; the row says what ended it, not what it made."""
         put(session)
         claim = take(session).claim
-        ended, last = Outcome(None, 0, metrics='{"loss":0.5}'), Progress(step=9, total=9, started_ago_s=1.0)
+        ended, last = Outcome(None, 0), Progress(metrics='{"loss":0.5}', step=9, total=9, started_ago_s=1.0)
         with session.writing() as tx:
             jobs.request_cancel(tx, 1, "ann", grace_s=None, message=None)
             if how == "settle":

@@ -25,11 +25,13 @@ from hypothesis.stateful import (
 )
 from store_builders import counts_are_real, dump_in, join, model, new_job, place, submission
 
+import trainq.domain.job
 from trainq.base import clock
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, may_move
-from trainq.store import jobs, lost, pruning
+from trainq.store import checkpoints, jobs, lost, pruning, queues
+from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
 from trainq.store.statements import NAMED, numbered
 
@@ -38,7 +40,9 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # ten thousand 
 ZOMBIE_S = 4.0
 QUEUES = ("cpu", "gpu")
 OBSERVERS = ("A", "B")
-CAUSES = (None, "exit", "exit", "spawn", "store", "drained", "requeued")
+CAUSES = (None, "exit", "exit", "spawn", "store", "drained", "requeued", "idle", "idle")
+BREAKER = 2
+IDLE_REQUEUES = 2  # instead of 10, which no random walk comes to
 QUIET = settings(
     max_examples=EXAMPLES or 120,
     stateful_step_count=50,
@@ -63,6 +67,7 @@ class Job:
         self.due = False
         self.version = None
         self.gone = False
+        self.saved = {}  # checkpoint: the attempt that committed it
 
     def held_by(self, claim):
         return self.state == "running" and (claim.attempt, claim.worker_id) == (self.attempt, self.worker)
@@ -72,8 +77,17 @@ class Job:
         budget = self.budget
         self.state, self.due = decision.state, decision.delay_s == 0
         self.budget = budget._replace(
-            user_used=budget.user_used + decision.user_cost, system_used=budget.system_used + decision.system_cost
+            user_used=budget.user_used + decision.user_cost,
+            system_used=budget.system_used + decision.system_cost,
+            idle_requeues=decision.idle_requeues,
         )
+
+
+def ended(cause):
+    """How an attempt may have ended; `idle` is a wish to be requeued at once. Every failure is a quick one."""
+    if cause == "idle":
+        return Outcome("requeued", 75, idle=True, quick=True)
+    return Outcome(cause, 1 if cause else 0, quick=cause is not None)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -85,12 +99,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.place = place(self.directory)
         self.session = self.place.session()
         with self.session.writing() as tx:
-            assert [join(tx, f"w{n}") for n in (1, 2, 3)] == [1, 2, 3]
+            assert [join(tx, f"w{n}", f"host{n % 2}") for n in (1, 2, 3)] == [1, 2, 3]
         self.jobs = {}
         self.calls = []
         self.claims = []
         self.sights = {}
         self.versions = {}
+        self.quick = dict.fromkeys(QUEUES, 0)
+        self.paused = {}
         self.boot_s = 1000.0
         for queue in QUEUES:
             self.submit(2, queue, 0, 1, 0.0, 2)
@@ -156,14 +172,17 @@ class StoreMachine(RuleBasedStateMachine):
         assert said == (job.state in ("errored", "canceled") and not job.gone)
         if said:
             job.state = "pending"
-            job.budget = job.budget._replace(cancel_requested=False, user_used=0, system_used=0)
+            job.budget = job.budget._replace(cancel_requested=False, user_used=0, system_used=0, idle_requeues=0)
 
     # workers -------------------------------------------------------------------------------------------------------
 
     @rule(worker=workers, queues=st.sampled_from([("cpu",), ("gpu",), QUEUES]))
     def claim(self, worker, queues):
-        waiting = [n for n, job in self.jobs.items() if job.state == "pending" and job.queue in queues]
+        opened = [name for name in queues if name not in self.paused]
+        waiting = [n for n, job in self.jobs.items() if job.state == "pending" and job.queue in opened]
         with self.session.writing() as tx:
+            due = jobs.next_due(tx)
+            assert jobs.is_work(tx, queues) == (bool(waiting) or (due is not None and due <= tx.now))
             claimed = jobs.claim(tx, worker, f"w{worker}", "here", queues)
         if not waiting:
             assert claimed is None
@@ -172,6 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
         job = self.jobs[number]
         job.state, job.worker, job.attempt, job.beat = "running", worker, job.attempt + 1, 0
         assert claimed.claim == Claim(number, job.attempt, worker)
+        assert claimed.checkpoints == tuple((n, "00" * 32) for n in sorted(job.saved))
         self.claims.append(claimed.claim)
 
     @rule(worker=workers, cause=st.sampled_from(CAUSES))
@@ -232,12 +252,37 @@ class StoreMachine(RuleBasedStateMachine):
         self.settle_for(self.any_claim(pick, how), cause)
 
     def settle_for(self, claim, cause):
-        outcome = Outcome(cause, 1 if cause else 0)
+        outcome = ended(cause)
         went, decision = self.with_claim(claim, lambda tx: jobs.settle(tx, claim, outcome, Progress()))
         if went:
             job = self.jobs[claim.job_id]
             assert decision == decide(outcome, job.budget)
             job.end(decision)
+            self.count_end(job.queue, decision, outcome)
+
+    def count_end(self, queue, decision, outcome):
+        """The breaker: quick failures in a row, a queue at a time."""
+        with self.session.writing() as tx:
+            broke = queues.count_end(tx, queue, decision, outcome, BREAKER)
+        if decision.state == "done":
+            self.quick[queue] = 0
+        elif decision.state == "errored":
+            self.quick[queue] += 1
+        expected = decision.state == "errored" and self.quick[queue] >= BREAKER and queue not in self.paused
+        assert broke == expected
+        if broke:
+            self.paused[queue] = "breaker"
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=anything, how=hows, number=st.integers(1, 4))
+    def save(self, pick, how, number):
+        """A checkpoint is committed with any claim; twice, as after a COMMIT that answered with an error."""
+        claim = self.any_claim(pick, how)
+        new = NewCheckpoint(number, number, None, "00" * 32, 1)
+        for _ in range(2):
+            went, _said = self.with_claim(claim, lambda tx: checkpoints.commit(tx, claim, new))
+            if went:
+                self.jobs[claim.job_id].saved.setdefault(number, claim.attempt)
 
     @precondition(lambda self: self.claims)
     @rule(pick=anything, how=hows, key=st.sampled_from(["ann/wine", "bob"]))
@@ -253,7 +298,9 @@ class StoreMachine(RuleBasedStateMachine):
             if version is not None:
                 assert version == self.versions.get(key, 0) + 1
                 self.versions[key] = job.version = version
-            job.end(decide(outcome, job.budget))
+            decision = decide(outcome, job.budget)
+            job.end(decision)
+            self.count_end(job.queue, decision, outcome)
 
     def promote(self):
         with self.session.writing() as tx:
@@ -273,6 +320,32 @@ class StoreMachine(RuleBasedStateMachine):
         with self.session.writing() as tx:
             found = lost.look(tx, observer, self.boot_s, ZOMBIE_S, mine=mine)
         self.check_look(found, observer, mine)
+
+    @rule(host=st.sampled_from(["host0", "host1", "nowhere"]), pick=anything, late=st.booleans())
+    def expire_held(self, host, pick, late):
+        """A worker of this host is provably gone: one of its jobs is back at once, but not if it moved meanwhile."""
+        with self.session.reading() as tx:
+            held = lost.held_here(tx, host)
+        here = {n: job for n, job in self.jobs.items() if job.state == "running" and f"host{job.worker % 2}" == host}
+        assert [(one.job_id, one.attempt, one.worker_id) for one in held] == [
+            (n, job.attempt, job.worker) for n, job in here.items()
+        ]
+        if not held:
+            return
+        one = held[pick % len(held)]
+        job = self.jobs[one.job_id]
+        if late:
+            self.settle_for(Claim(*one[:3]), "drained")
+        with self.session.writing() as tx:
+            found = lost.expire_held(tx, one, "gone")
+        if late:
+            assert found == []
+            return
+        decision = decide(Outcome("zombie"), job.budget)
+        assert [tuple(each) for each in found] == [(one.job_id, job.attempt, f"w{job.worker}", decision.state)]
+        job.end(decision)
+        for who in OBSERVERS:
+            self.sights.pop((one.job_id, who), None)
 
     @rule(observer=st.sampled_from(OBSERVERS), disturb=st.sampled_from([None, "beat", "again"]), pick=anything)
     def stand_still(self, observer, disturb, pick):
@@ -324,11 +397,22 @@ class StoreMachine(RuleBasedStateMachine):
         with self.session.writing() as tx:
             pruning.retire(tx, [n for n, job in self.jobs.items() if job.state in ACTIVE])
 
+    def pause_or_resume(self, pick):
+        name = QUEUES[pick % 2]
+        with self.session.writing() as tx:
+            if pick % 8 == 0:
+                assert queues.pause(tx, name, "queue_paused", "ann") == (name not in self.paused)
+                self.paused.setdefault(name, "queue_paused")
+                return
+            assert queues.resume(tx, name) == (name in self.paused)
+        if self.paused.pop(name, None):
+            self.quick[name] = 0
+
     def reopen(self):
         self.session.close()
         self.session = self.place.session()
 
-    @rule(what=st.sampled_from(["promote", "promote", "again", "retire", "reopen"]), pick=anything)
+    @rule(what=st.sampled_from(["promote", "promote", "again", "retire", "reopen", "queue", "queue"]), pick=anything)
     def keep_house(self, what, pick):
         """What needs no rule of its own; the fewer rules, the more often each comes."""
         match what:
@@ -338,6 +422,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.submit_again(pick)
             case "retire":
                 self.retire_everything()
+            case "queue":
+                self.pause_or_resume(pick)
             case "reopen":
                 self.reopen()
 
@@ -348,13 +434,21 @@ class StoreMachine(RuleBasedStateMachine):
         with self.session.reading() as tx:
             rows = {row["id"]: row for row in tx.rows("SELECT * FROM job")}
             past = {row["id"]: row for row in tx.rows("SELECT * FROM past")}
+            closed = queues.paused(tx)
+            failures = {row["name"]: row["quick_failures"] for row in tx.rows("SELECT * FROM queue")}
+            kept = {(row[0], row[1]): row[2] for row in tx.rows("SELECT job_id, number, attempt FROM checkpoint")}
             counts_are_real(tx)
+        assert closed == self.paused
+        assert {name: failures.get(name, 0) for name in QUEUES} == self.quick
+        there = {n: job.saved for n, job in self.jobs.items() if not job.gone}
+        assert kept == {(n, number): attempt for n, saved in there.items() for number, attempt in saved.items()}
         assert sorted(rows) == [n for n, job in self.jobs.items() if not job.gone]
         assert sorted(past) == [n for n, job in self.jobs.items() if job.gone]
         for number, row in rows.items():
             job = self.jobs[number]
             assert (row["state"], row["attempt"]) == (job.state, job.attempt)
             assert (row["user_used"], row["system_used"]) == (job.budget.user_used, job.budget.system_used)
+            assert row["idle_requeues"] == job.budget.idle_requeues
             assert row["user_used"] <= row["retries"]
             assert row["system_used"] <= row["max_attempts"]
             assert (row["ended_at"] is not None) == (job.state in ENDED)
@@ -397,9 +491,15 @@ class StoreMachine(RuleBasedStateMachine):
             assert (job.state, job.version, job.attempt) == ("done", row["version"], row["attempt"])
 
 
+@pytest.fixture(autouse=True)
+def _short_loops(monkeypatch):
+    monkeypatch.setattr(trainq.domain.job, "IDLE_REQUEUES", IDLE_REQUEUES)
+
+
 @pytest.mark.timeout(EXAMPLES or 120)
 def test_the_store_does_what_the_model_says():
-    """Q20, Q22, Q23, Q37, Q51: in any order of verbs, with any claim, rows, counts and history are the model's."""
+    """Q20, Q22, Q23, Q37, Q51, Q83, E12, E13: in any order of verbs, with any claim, rows, counts and history are the
+    model's."""
     run_state_machine_as_test(StoreMachine, settings=QUIET)
 
 
