@@ -120,13 +120,20 @@ def test_readme_names_every_state():
 
 
 def test_readme_lists_the_variables_a_job_gets(tmp_path):
-    """The TRAINQ_ variables in a real job of a type, with parameters, two training sets and a time limit."""
+    """The TRAINQ_ variables in the second attempt of a real job that has saved a checkpoint, of a type, with parameters, two
+    training sets and a time limit."""
     (tmp_path / "root").mkdir()
     where = ("--root", str(tmp_path / "root"))
     assert call(*where, "init").returncode == 0
-    run = json.dumps(
-        [sys.executable, "-c", "import os; print('\\n'.join(n for n in os.environ if n.startswith('TRAINQ_')))"]
-    )
+    code = """
+import os
+from trainq import job
+if job.attempt == 1:
+    job.checkpoint.save(b"1", step=1, strict=True)
+    raise SystemExit(75)
+print('\\n'.join(n for n in os.environ if n.startswith('TRAINQ_')))
+"""
+    run = json.dumps([sys.executable, "-c", code])
     (tmp_path / "root" / "trainq.toml").write_text(
         f'[types.env]\nrun = {run}\n[types.env.params]\nalpha = {{ type = "float", default = 0.5 }}\n'
     )
@@ -135,7 +142,7 @@ def test_readme_lists_the_variables_a_job_gets(tmp_path):
     asked = ("submit", "env", "--data", "a", "--data", "test=b", "--time", "1h")
     done = call(*where, *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert call(*where, "worker", "--once").returncode == 0
+    assert call(*where, "worker", "--until", "idle").returncode == 0
     seen = set(call(*where, "logs", "last").stdout.split())
     listed = {name for cell in readme.table("variable") for name in re.findall(r"`(TRAINQ_[A-Z_<>]+)`", cell)}
     plain = {name for name in listed if "<" not in name}
