@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,7 @@ SETTINGS = {
 KINDS = ("plain", "model", "counter", "setsid", "stubborn", "requeue", "flaky", "failing", "large", "long")
 WEIGHTS = (6, 6, 4, 3, 3, 2, 2, 1, 3, 3)
 SHARES = {"trainer": 44, "keeper": 14, "worker": 12, "worker with keepers": 4, "janitor": 13, "submitter": 13}
-WORKERS, WAITING_MOST, STOP_S, DRAIN_S = 3, 40, 6.0, 240.0
+WORKERS, WAITING_MOST, STOP_S, DRAIN_S = 3, 40, 8.0, 240.0
 
 
 class Soak:
@@ -117,6 +118,8 @@ class Soak:
         for process in [one for one in self.workers if one.poll() is not None]:
             self.workers.remove(process)
             self.said[f"worker ended {process.returncode}"] += 1
+            if process.returncode not in (0, 1, -signal.SIGKILL):
+                self.trouble.append(f"a worker ended with {process.returncode} by itself")
         while len(self.workers) < WORKERS:
             with open(os.path.join(self.place, "workers.log"), "ab") as log:
                 words = ("--root", self.root, "worker", "--slots", "2", "--log-format", "json")
@@ -341,6 +344,21 @@ def _kill(pid: int) -> bool:
     return True
 
 
+def words_of(log: str) -> Counter[str]:
+    """What the workers said besides their jobs, without the numbers."""
+    said: Counter[str] = Counter()
+    with open(log, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            event = (
+                json.loads(line)
+                if line.startswith("{") and line.endswith("}\n")
+                else {"event": "line", "message": line}
+            )
+            if event["event"] in ("line", "trouble", "claim lost", "quarantined", "queue paused"):
+                said[re.sub("[0-9]+", "N", f"worker: {event['event']} {event.get('message', '')}".strip())] += 1
+    return said
+
+
 def report(soak: Soak, seconds: float, drained: bool) -> int:
     left = soak.left()
     verdict = judge(soak.root, soak.side, soak.acknowledged, soak.may_be)
@@ -357,6 +375,7 @@ def report(soak: Soak, seconds: float, drained: bool) -> int:
         print(f"{what}: {len(lines)}")
         for line in lines[:20]:
             print(f"  {line}")
+    soak.said += words_of(os.path.join(soak.place, "workers.log"))
     print("said:", *(f"\n  {n} times: {what}" for what, n in sorted(soak.said.items())))
     return 1 if any(bad.values()) else 0
 

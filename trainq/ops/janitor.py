@@ -97,18 +97,9 @@ class _Pass:
         before_files = self.now - self.keep.file_grace
         self.take_back()
         self.old_jobs(self.now - age_s)
-        for what, step in (
-            ("training sets", self.stray_data),
-            ("models", self.stray_models),
-            ("staging", self.old_staging),
-            ("unpacked training sets", self.unpacked_data),
-            ("runs", self.old_runs),
-            ("kept variables", self.ended_secrets),
-            ("temporary files", self.temporary_files),
-            ("history", self.old_history),
-        ):
+        for what, step in STEPS:
             try:
-                step(before_files)
+                step(self, before_files)
             except (TrainqError, OSError) as error:
                 self.trouble.append(f"{what}: {error}")  # one sick corner does not stop the others
             point("prune.step")
@@ -290,3 +281,16 @@ class _Pass:
                 path = os.path.join(directory, name)
                 if kind == "file" and files.is_temporary(name) and self._is_before(path, before) and not self.dry_run:
                     self.attempt_to("temporary files", files.remove, path)
+
+
+STEPS: tuple[tuple[str, Callable[[_Pass, float], None]], ...] = (
+    ("training sets", _Pass.stray_data),
+    ("models", _Pass.stray_models),
+    ("staging", _Pass.old_staging),
+    ("unpacked training sets", _Pass.unpacked_data),
+    ("runs", _Pass.old_runs),
+    ("kept variables", _Pass.ended_secrets),
+    ("temporary files", _Pass.temporary_files),
+    ("history", _Pass.old_history),
+)
+"""What a pass does after the rows of jobs, by the words that ops/invariants.py names a mend with."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import selectors
 from typing import TYPE_CHECKING
 
+from trainq.base.errors import TimedOut, Unsupported
 from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Slots:
         self._selector = selector
         self._locks = locks
         self._on_trouble = on_trouble
-        self._slots = [Slot(keeper) for keeper in (open_keepers(number) if number else ())]
+        self._slots = [Slot(keeper) for keeper in (_opened(number) if number else ())]
         for slot in self._slots:
             self._register(slot)
 
@@ -77,7 +78,17 @@ class Slots:
         if slot.attempt is not None:
             slot.attempt.keeper_died()
         slot.keeper.close()
-        slot.keeper = open_keepers(1)[0]
+        slot.keeper = _opened(1)[0]
         if slot.attempt is not None:
             slot.attempt.keeper = slot.keeper
         self._register(slot)
+
+
+def _opened(number: int) -> list[Keeper]:
+    """New keepers. That one is killed while it starts ends no worker: it is tried three times."""
+    for _ in range(2):
+        try:
+            return open_keepers(number)
+        except (TimedOut, Unsupported):
+            continue  # if it cannot be done at all, the last time says why
+    return open_keepers(number)
