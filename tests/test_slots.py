@@ -13,7 +13,7 @@ from trainq.worker import slots
 
 
 def test_a_keeper_that_dies_while_it_starts(monkeypatch):
-    """E10: it is started again, and so is one that dies later; the worker hears of each and goes on."""
+    """Q22: it is started again, and so is one that dies later; the worker hears of each and goes on."""
     opened, troubles = [], []
     real = slots.open_keepers
 

@@ -24,6 +24,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tests.crash.verdict import judge
+from trainq.ops.queue import open_queue
+from trainq.store import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +68,7 @@ class Soak:
         trainer = json.dumps([sys.executable, "-E", os.path.join(HERE, "trainer.py"), "model", self.side])
         with open(os.path.join(self.root, "trainq.toml"), "w", encoding="utf-8") as file:
             file.write(f'[types.model]\nrun = {trainer}\nmodel = "required"\nkey = "m/{{param.k}}"\nkeep = 3\n')
+        self.queue = open_queue(self.root)
         self.sets = [(f"set{n}.bin", os.urandom(2 << 20)) for n in range(4)]
         for name, data in self.sets:
             with open(os.path.join(self.work, name), "wb") as file:
@@ -269,14 +272,9 @@ class Soak:
     def _waiting(self) -> int:
         """How many jobs wait, looked at once a second."""
         if time.monotonic() - self._looked > 1:
-            from trainq.ops.queue import open_queue
-            from trainq.store import jobs
-
             self._looked = time.monotonic()
-            queue = open_queue(self.root)
-            with queue.session.reading() as tx:
+            with self.queue.session.reading() as tx:  # needs no gate, which a stopped worker may hold
                 self._seen = jobs.count_active(tx)
-            queue.session.close()
         return self._seen
 
     def drain(self) -> bool:

@@ -106,7 +106,7 @@ def test_submit(original, shift):
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_worker(original, shift, half):
-    """Q44: whatever fails while a job is prepared, goes on from a checkpoint and is published, it is the storage's fault:
+    """Q47: whatever fails while a job is prepared, goes on from a checkpoint and is published, it is the storage's fault:
     the job waits for a better worker, or ends `store` with its result kept."""
     tq = original
     (tq.dir / "twice.py").write_text(
@@ -141,7 +141,7 @@ def test_worker(original, shift, half):
 
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_prune(original, shift, tmp_path):
-    """E33: a pass that meets a sick corner does the rest, says so, and is made good by the next one."""
+    """Q03: a pass that meets a sick corner does the rest, says so, and is made good by the next one."""
     number = original.submit(*ONE, "--seed", "2", env=SECRET)
     (original.dir / "other").write_bytes(os.urandom(2 << 20))
     original.ok("cancel", original.submit("--data", "other", "--", "true"))

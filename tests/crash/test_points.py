@@ -122,7 +122,7 @@ def work(tq: CrashTq, point: str) -> None:
 
 
 def lost(tq: CrashTq, point: str) -> None:
-    """Q50: who takes back what a dead worker had is killed too."""
+    """Q22: who takes back what a dead worker had is killed too."""
     number = tq.submit(*ONE, "--seed", "2", env=SECRET)
     die(tq, "start.handed", "worker", "--once")
     die(tq, point, "prune")
@@ -132,7 +132,7 @@ def lost(tq: CrashTq, point: str) -> None:
 
 
 def zombie(tq: CrashTq, point: str) -> None:
-    """A worker that has just taken a job back from one that was stopped."""
+    """Q22: a worker that has just taken a job back from one that was stopped."""
     tq.env |= {
         "TRAINQ_TIMES_HEARTBEAT": "0.2s",
         "TRAINQ_TIMES_HOLDER_LIMIT": "0.8s",
@@ -150,7 +150,7 @@ def zombie(tq: CrashTq, point: str) -> None:
 
 
 def checkpoint(tq: CrashTq, point: str) -> None:
-    """A training that dies while it saves goes on from what was committed; none of it is lost."""
+    """Q83: a training that dies while it saves goes on from what was committed; none of it is lost."""
     line = f"if [ $TRAINQ_ATTEMPT = 1 ]; then export TRAINQ_CRASH={point}; fi; exec python one.py"
     words = ("--data", "large.bin", "--retries", "1", "--retry-on", "signal", "--backoff", "0s", "--shell", line)
     number = tq.submit(*words)
@@ -185,7 +185,7 @@ def cancel(tq: CrashTq, point: str) -> None:
 
 
 def cancel_running(tq: CrashTq, point: str) -> None:
-    """The same for a job that runs: its worker hears of it or does not."""
+    """Q31: the same for a job that runs: its worker hears of it or does not."""
     number = tq.submit("--", "sleep", "60")
     with tq.worker():
         until(lambda: tq.job(number)["attempt"]["pid"])
