@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGEST_ID: Final = 2**63 - 1
-_FORMS: Final = "a job is named by its number, 12-20, 12[3], last, key:K, fp:F or @NAME; trainq status lists them"
+_FORMS: Final = "a job is named by its number, 12-20, last, key:K, fp:F or @NAME; trainq status lists them"
 
 
 class Ids(NamedTuple):
@@ -83,6 +83,8 @@ def parse_selector(text: str) -> Selector:
     task = re.fullmatch(r"([0-9]+)\[([0-9]+)\]", text)
     if task:
         return Task(_number(task[1], text), _number(task[2], text))
+    if text in ("all", "*"):
+        raise NotFound(f"no such job: {quoted(text)}", hint="name them by a filter, such as --state pending")
     if text in STATES:
         raise NotFound(f"no such job: {quoted(text)}", hint=f"--state {text}")
     raise NotFound(f"no such job: {quoted(text)}", hint=_FORMS)

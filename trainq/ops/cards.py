@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainq.artifacts.paths import Paths
+    from trainq.store.queues import Closed
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
 
@@ -28,7 +29,7 @@ class View(NamedTuple):
     paths: Paths
     now: float
     silent_after_s: float
-    paused: Mapping[str, str] = {}  # queues nobody may claim from, and why
+    paused: Mapping[str, Closed] = {}  # queues nobody may claim from
 
 
 class Details(NamedTuple):
@@ -79,6 +80,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
             "training_at": time_of(row.get("started_at")),
             "storing_at": time_of(row.get("storing_at")),
         },
+        "metrics": _metrics(row, more.attempts.get(number, [])),
         "resumed_from": row.get("resumed_from"),
         "save_failed": row.get("save_failed"),
         "chunks": {"todo": None, "leased": None, "done": None, "failed": None, "pass": None},
@@ -119,8 +121,8 @@ def reason_of(row: Row, view: View) -> str | None:
     reason: str | None = row.get("reason")
     if row["state"] == "running" and reason is None and view.now - row["heartbeat_at"] > view.silent_after_s:
         return "silent"
-    if row["state"] == "pending":
-        return view.paused.get(row["queue"], reason)
+    if row["state"] == "pending" and row["queue"] in view.paused:
+        return view.paused[row["queue"]].reason
     return reason
 
 
@@ -221,6 +223,12 @@ def _progress(row: Row, view: View) -> dict[str, Any]:
     return {
         "fraction": fraction, "step": row.get("step"), "total": row.get("total"), "message": row.get("note"), "eta_s": eta,
     }  # fmt: skip
+
+
+def _metrics(row: Row, attempts: list[Row]) -> dict[str, Any] | None:
+    """The newest value of each metric; of a pruned job, as its last attempt left them."""
+    text = row["metrics"] if "metrics" in row else attempts[-1]["metrics"] if attempts else None
+    return json.loads(text) if text else None
 
 
 def _paths(row: Row, paths: Paths) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq.base.errors import TrainqError
 from trainq.base.files import printable
 from trainq.base.units import show_size
-from trainq.store import reads
+from trainq.ops.paused import warning
+from trainq.store import queues, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,12 +143,26 @@ def _room(queue: Queue) -> Iterator[Check]:
 def _workers(queue: Queue) -> Iterator[Check]:
     from trainq.ops.workers import crew
 
-    words = [item["state"] for item in crew(queue).items]
+    items = crew(queue).items
+    words = [item["state"] for item in items]
     alive = [word for word in words if word != "gone"]
     silent = words.count("silent")
     yield Check(
         "workers", "warning" if silent else "ok", f"{len(alive)} alive" + (f", {silent} silent" if silent else "")
     )
+    for item in items:
+        if item["state"] == "gone" and item["jobs"]:
+            held = f"job{'s' if len(item['jobs']) > 1 else ''} {', '.join(map(str, item['jobs']))}"
+            text = f"worker {item['name']} is gone and still holds {held}; trainq prune gives"
+            yield Check("workers", "warning", f"{text} {'them' if len(item['jobs']) > 1 else 'it'} back")
+
+
+def _queues(queue: Queue) -> Iterator[Check]:
+    with queue.session.reading() as tx:
+        closed = queues.closed(tx)
+    yield from (Check("queues", "warning", warning(name, one)) for name, one in closed.items())
+    if not closed:
+        yield Check("queues", "ok", f"{', '.join(queue.settings.queues.names)}: none is paused")
 
 
 _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
@@ -159,6 +174,7 @@ _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
     "locks": _locks,
     "room": _room,
     "workers": _workers,
+    "queues": _queues,
 }
 
 

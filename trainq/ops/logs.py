@@ -92,6 +92,11 @@ def await_start(queue: Queue, words: Sequence[str]) -> None:
         news.look()
 
 
+def job_of(queue: Queue, words: Sequence[str]) -> int:
+    """The job that is meant. Raises NotFound, Usage for several."""
+    return int(_one(queue, words)["id"])
+
+
 def has_run(queue: Queue, words: Sequence[str]) -> bool:
     """Whether the job that is meant was ever started."""
     return bool(_one(queue, words)["attempt"])

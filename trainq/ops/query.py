@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq.base.errors import NotFound
 from trainq.domain.states import STATES
 from trainq.ops.cards import View, card, details, reason_of
+from trainq.ops.paused import opens, sentence
 from trainq.ops.select import EVERYTHING, select
+from trainq.ops.workers import crew_of, takes
 from trainq.store import models, queues, reads
 
 if TYPE_CHECKING:
@@ -77,6 +79,12 @@ def chosen(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, fu
         return _listing(tx, queue, shown, len(shown), full=full or found.one, unknown=unknown, one=found.one)
 
 
+def pruned(queue: Queue) -> int:
+    """How many jobs only history still knows."""
+    with queue.session.reading() as tx:
+        return reads.count_past(tx)
+
+
 def these(queue: Queue, rows: list[Row], *, full: bool) -> Listing:
     """The jobs of rows that were read already."""
     with queue.session.reading() as tx:
@@ -109,7 +117,7 @@ def is_pruned(row: Row) -> NotFound:
 
 def view_of(queue: Queue, tx: Transaction) -> View:
     """What cards of this queue are made with."""
-    return View(queue.paths, tx.now, queue.settings.times.zombie_after / 2, queues.paused(tx))
+    return View(queue.paths, tx.now, queue.settings.times.zombie_after / 2, queues.closed(tx))
 
 
 def environ_of(queue: Queue, job_id: int) -> dict[str, str]:
@@ -131,19 +139,27 @@ def _listing(
     if full:
         more = details(tx, [row["id"] for row in rows])
         jobs = [card(row, more, view) for row in rows]
+        for row in rows:
+            row["attempts"] = more.attempts.get(row["id"], [])
         if one and rows:
-            _place(tx, rows[0], jobs[0])
+            _place(tx, queue, view, rows[0], jobs[0])
     for row in rows:
         row["reason"] = reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
 
 
-def _place(tx: Transaction, row: Row, job: dict[str, Any]) -> None:
-    """What only a single card shows: the place in the queue, and what a held job waits for."""
+def _place(tx: Transaction, queue: Queue, view: View, row: Row, job: dict[str, Any]) -> None:
+    """What only a single card shows: the place in the queue, and what a waiting job waits for."""
     if row["state"] == "pending":
         job["position"] = reads.position(tx, row)
         ahead = job["position"] - 1
-        job["waiting_for"] = f"{ahead} before it" if ahead else "a free slot"
+        if row["queue"] in view.paused:
+            row["opens"] = opens(row["queue"])
+            job["waiting_for"] = sentence(row["queue"], view.paused[row["queue"]])
+        elif not any(takes(worker, row["queue"]) for worker in crew_of(tx, queue.settings.times.zombie_after)):
+            job["waiting_for"] = "no live worker"
+        else:
+            job["waiting_for"] = f"{ahead} before it" if ahead else "a free slot"
     elif row["state"] == "held" and row.get("due_at"):
         from trainq.base.units import rfc3339
 

@@ -32,6 +32,7 @@ class Queue:
     def __init__(self, root: str, *, named: bool, flags: Mapping[str, str] | None = None) -> None:
         self.paths = Paths(root)
         self.named = named
+        self.made = False  # just now, being the one of the home
         self._flags = dict(flags or {})
 
     @cached_property
@@ -90,7 +91,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except (FileNotFoundError, NotADirectoryError) as error:
         if named:
             raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path)) from error
-        init(path)
+        queue.made = init(path).made
         found = os.stat(path)
     except OSError as error:
         raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
@@ -98,7 +99,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     if not os.path.exists(queue.paths.database):
         if named or os.path.dirname(path) != _home():
             raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path))
-        init(path)
+        queue.made = init(path).made
     return queue
 
 

@@ -11,6 +11,7 @@ from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
 from trainq.ops.cancel import may_change
 from trainq.ops.change import Change
+from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, reads
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
+    from trainq.ops.select import Selected
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
 
@@ -33,14 +35,34 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
         raise NoSelector("retry: which jobs?")
     session = queue.session
     with session.reading() if dry_run else session.writing() as tx:
-        found = select(tx, words, which, queue.actor.user_id)
+        found = _select(tx, words, which, queue.actor.user_id)
+        unknown = [_unknown(tx, word) for word in found.unknown]
         changes = [_retry(tx, queue, row, dry_run=dry_run, one=found.one) for row in reads.jobs(tx, found.ids)]
     point("retry.committed")
     if any(change.result == "retried" for change in changes) and not dry_run:
         wake.ring(queue.paths.bell_number)
-    if found.one and not changes:
-        raise NotFound(f"no such job: {words[0]}", hint="trainq status --all")
-    return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
+    return changes + unknown
+
+
+def _select(tx: Transaction, words: Sequence[str], which: Filter, user_id: int) -> Selected:
+    """The jobs that are there. Raises NotFound, with the line of its end when all that is meant is a pruned job."""
+    try:
+        return select(tx, words, which, user_id)
+    except NotFound:
+        rows = reads.past(tx, select(tx, words, which, user_id, past=True).ids)
+        if not rows:
+            raise
+        raise is_pruned(rows[-1]) from None
+
+
+def _unknown(tx: Transaction, word: str) -> Change:
+    """What is said, among several, of a word that finds nothing."""
+    rows = reads.past(tx, [int(word)]) if word.isdecimal() else []
+    return (
+        Change(rows[0]["id"], "unknown", is_pruned(rows[0]).message)
+        if rows
+        else Change(word, "unknown", f"no such job: {word}")
+    )
 
 
 def _retry(tx: Transaction, queue: Queue, row: Row, *, dry_run: bool, one: bool) -> Change:

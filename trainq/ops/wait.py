@@ -32,15 +32,18 @@ class Waited(NamedTuple):
 def wait(
     queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, state: str = "ended", any_: bool = False,
     timeout_s: float | None = None, on_look: Callable[[list[Row]], None] | None = None,
+    on_found: Callable[[list[int]], None] = lambda _ids: None,
 ) -> Waited:  # fmt: skip
     """Wait until all (`any_`: one) of the selected jobs have ended, or (`state="running"`) have started.
 
-    Pruned jobs have ended. `on_look` sees the rows after each look. Raises NotFound, TimedOut.
+    Pruned jobs have ended. `on_found` hears once which jobs are waited for, `on_look` sees the rows after each look.
+    Raises NotFound, TimedOut.
     """
     session = queue.session
     end = None if timeout_s is None else time.monotonic() + timeout_s
     with session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
+    on_found(found.ids)
     seen = -1
     while True:
         changes = session.changes()

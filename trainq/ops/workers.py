@@ -1,7 +1,7 @@
 """Who is alive: the rows of workers, and what each holds.
 
-`silent` is no heartbeat for half of zombie-after, `gone` for all of it, or a good-bye. These words are for people;
-nothing expires by them.
+`silent` is no heartbeat for half of zombie-after, `gone` for all of it, a good-bye, or (on this host) a process that
+is provably not there. These words are for people; nothing expires by them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
+from trainq.base import hosts
 from trainq.base.errors import NotFound
 from trainq.base.units import rfc3339
 from trainq.ops.change import Change
 from trainq.store import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trainq.ops.queue import Queue
     from trainq.store.session import Transaction
@@ -35,7 +36,19 @@ def crew(queue: Queue, *, all_: bool = False) -> Crew:
     with queue.session.reading() as tx:
         rows = [row for row in workers.everyone(tx) if all_ or row["ended_at"] is None]
         ages = [tx.now - row["heartbeat_at"] for row in rows]
-        return Crew([_document(tx, row, zombie_after) for row in rows], ages)
+        return Crew([_document(tx, row, zombie_after, hosts.identity()) for row in rows], ages)
+
+
+def crew_of(tx: Transaction, zombie_after_s: float) -> list[dict[str, Any]]:
+    """The workers that have not said good-bye, in a transaction that is open."""
+    identity = hosts.identity()
+    rows = [row for row in workers.everyone(tx) if row["ended_at"] is None]
+    return [_document(tx, row, zombie_after_s, identity) for row in rows]
+
+
+def takes(worker: Mapping[str, Any], queue_name: str) -> bool:
+    """Whether this worker lives and will take jobs of that queue."""
+    return worker["state"] in ("idle", "busy", "silent") and worker["slots"] > 0 and queue_name in worker["queues"]
 
 
 def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
@@ -59,7 +72,7 @@ def _clear(tx: Transaction, rows: Sequence[Any], name: str) -> Change:
     return Change(found[0]["name"], "cleared")
 
 
-def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any]:
+def _document(tx: Transaction, row: Any, zombie_after_s: float, identity: str) -> dict[str, Any]:
     queues = json.loads(row["queues"])
     jobs = workers.jobs_of(tx, row["id"])
     return {
@@ -68,7 +81,7 @@ def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any
         "host": row["host"],
         "pid": row["pid"],
         "user_id": row["user_id"],
-        "state": state_of(row, tx.now, zombie_after_s, busy=bool(jobs)),
+        "state": state_of(row, tx.now, zombie_after_s, identity, busy=bool(jobs)),
         "reason": row["quarantine"],
         "slots": row["slots"],
         "gpus": [],
@@ -80,10 +93,13 @@ def _document(tx: Transaction, row: Any, zombie_after_s: float) -> dict[str, Any
     }
 
 
-def state_of(row: Any, now: float, zombie_after_s: float, *, busy: bool) -> str:
-    """The word for how alive it is. Whether it has jobs is known sooner than its next heartbeat tells."""
+def state_of(row: Any, now: float, zombie_after_s: float, identity: str, *, busy: bool) -> str:
+    """The word for how alive it is, seen from the host of this identity. Whether it has jobs is known sooner than its
+    next heartbeat tells."""
     age = now - row["heartbeat_at"]
     if row["ended_at"] is not None or age > zombie_after_s:
+        return "gone"
+    if row["host_identity"] == identity and not hosts.is_same_process(row["pid"], row["pid_start"]):
         return "gone"
     if age > zombie_after_s / 2:
         return "silent"

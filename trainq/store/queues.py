@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trainq.domain.job import Decision, Outcome
     from trainq.store.session import Transaction
+
+
+class Closed(NamedTuple):
+    """A paused queue: the word that says why (breaker or queue_paused), and its quick failures in a row."""
+
+    reason: str
+    failures: int
 
 
 def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, breaker: int) -> bool:
@@ -45,4 +52,10 @@ def resume(tx: Transaction, name: str) -> bool:
 
 def paused(tx: Transaction) -> dict[str, str]:
     """The paused queues, and the word that says why: breaker or queue_paused."""
-    return {row[0]: row[1] for row in tx.rows("SELECT name, reason FROM queue WHERE paused_at IS NOT NULL")}
+    return {name: one.reason for name, one in closed(tx).items()}
+
+
+def closed(tx: Transaction) -> dict[str, Closed]:
+    """The paused queues by name."""
+    sql = "SELECT name, reason, quick_failures FROM queue WHERE paused_at IS NOT NULL ORDER BY name"
+    return {row[0]: Closed(row[1], row[2]) for row in tx.rows(sql)}

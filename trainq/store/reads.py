@@ -101,6 +101,11 @@ def count(tx: Transaction, which: Filter) -> int:
     )  # fmt: skip
 
 
+def count_past(tx: Transaction) -> int:
+    """How many pruned jobs are remembered."""
+    return int(tx.value("SELECT count(*) FROM past"))
+
+
 def fitting(tx: Transaction, which: Filter) -> list[int]:
     """Ids of the jobs that fit the filter, rising."""
     where, values = _where(which)

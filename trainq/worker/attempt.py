@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainq.worker.loop import Place
 
 HOOK_GRACE_S = 2.0
+NO_MODEL = "nothing was written to TRAINQ_MODEL_DIR; no model"
 NO_LEASE_S = 3600.0
 WORD_S = 1.0
 """How long the keeper has to tell that it had frozen a job, before a limit counts again."""
@@ -382,6 +383,8 @@ class Attempt:
             self.store_failed(error)
         elif self._publication.model is None and self.claimed.spec.get("model_required"):
             self._end("model", "it ended well but left nothing in TRAINQ_MODEL_DIR, and its type requires a model")
+        elif self._publication.model is None and self.claimed.row["type"] is None:
+            self._files.note(NO_MODEL)  # it was asked for with --model
 
     def store_failed(self, error: BaseException) -> None:
         """The result could not be published: it is kept where it lies, and the error says where."""
@@ -407,6 +410,8 @@ class Attempt:
         if self.outcome.cause is None and self._publication is not None and self._publication.model is not None:
             self.decision = self._publication.publish(tx, self.outcome, self.latest())
         else:
+            if self.outcome.cause is None and self._publication is not None and self.claimed.row["type"] is None:
+                jobs.say(tx, self.claim, NO_MODEL)
             self.decision = jobs.settle(tx, self.claim, self.outcome, self.latest())
 
     def clean(self) -> Callable[[], None] | None:

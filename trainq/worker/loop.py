@@ -20,7 +20,7 @@ from trainq.base.errors import NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
 from trainq.ops.queue import require_directories
-from trainq.store import jobs, workers
+from trainq.store import jobs, queues, workers
 from trainq.store.session import Unsure
 from trainq.version import __version__
 from trainq.worker import turn
@@ -155,6 +155,15 @@ class Worker:
         )
         opened.callback(self._slots.close)
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
+        self._say_what_is_paused()
+
+    def _say_what_is_paused(self) -> None:
+        """A worker that takes nothing from a queue says why, once, at its start."""
+        with self.session.reading() as tx:
+            closed = queues.closed(tx)
+        for name in self.options.queues:
+            if name in closed:
+                self._say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
 
     def _take_name(self) -> BaseFileLock:
         """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
@@ -347,7 +356,7 @@ class Worker:
         for claimed in done.claimed:
             self._begin(claimed, began)
         for name in done.paused:
-            self._say("queue paused", queue=name, failures=self.queue.settings.limits.breaker)
+            self._say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
         if any(one.state != "pending" for one in done.found):
             secrets.drop_all(self.session, self.queue.paths, secrets.kept(self.queue.paths))
         if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
