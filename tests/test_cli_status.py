@@ -21,7 +21,7 @@ KEYS = {
     "chunks": "todo leased done failed pass", "progress": "fraction step total message eta_s",
     "result": "exit_code signal error ended_at", "times": "submitted_at eligible_at queued_s run_s",
     "paths": "log run checkpoints", "model": "key version path", "position": None, "waiting_for": None,
-    "code": "commit dirty snapshot",
+    "code": "commit dirty snapshot", "metrics": None,
 }  # fmt: skip
 TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"
 
@@ -94,7 +94,7 @@ def test_the_cards_of_ended_jobs(lived):
 def test_a_pending_card_tells_its_place(lived):
     lived.ok("submit", "--", "true")
     waiting = lived.ok("status", 6, "--json").json
-    assert (waiting["position"], waiting["waiting_for"]) == (2, "1 before it")
+    assert (waiting["position"], waiting["waiting_for"]) == (2, "no live worker")
     assert lived.ok("status", 5, "--json").json["position"] == 1
     assert lived.ok("status", "5-6", "--json").json["items"][1]["position"] is None
 

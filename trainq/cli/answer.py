@@ -9,10 +9,16 @@ if TYPE_CHECKING:
 
 
 class Table(NamedTuple):
-    """Rows of cells. Without columns there is no heading, and the first cell of a row is its label."""
+    """Rows of cells. Without columns there is no heading, and the first cell of a row is its label.
+
+    On a terminal that is too narrow the columns in `spare` are left out, in this order, and those in `elastic` are cut;
+    all others stay whole.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    elastic: Sequence[str] = ()
+    spare: Sequence[str] = ()
 
 
 class Answer(NamedTuple):

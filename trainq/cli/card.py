@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from trainq.base.units import local_short, show_duration, show_size
 from trainq.cli import columns
 from trainq.cli.answer import Table
 from trainq.cli.printer import lines_of
+from trainq.cli.words import short_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +28,14 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
     yield lines_of([*_what(job), *_how(job, row, now), *_made(job)])
     if job["attempts"]:
         yield "attempts"
-        yield Table(
-            ("n", "state", "reason", "worker", "exit", "signal", "error"), [_attempt(item) for item in job["attempts"]]
-        )
+        ended = [_attempt(item, was, now) for item, was in zip(job["attempts"], row["attempts"], strict=True)]
+        yield Table(("n", "state", "reason", "started", "ran", "worker", "exit", "signal", "error"), ended)
     if "env" in job:
         yield "environment"
         yield lines_of([(name, value or " ") for name, value in sorted(job["env"].items())])
     following = NEXT.get(job["state"])
+    if row.get("opens"):
+        following = row["opens"]
     if job["state"] == "done" and job["model"]["version"]:
         following = f"trainq models path {job['model']['key']}@{job['model']['version']}"
     if following:
@@ -42,7 +43,6 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
 
 
 def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
-    command = job["command"]
     data = [
         f"{item['name'] or 'data'}: {show_size(item['size'])} {item['sha256'][:12]}" for item in job["data"]["sets"]
     ]
@@ -50,16 +50,27 @@ def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("job", str(job["id"])),
         ("name", job["name"]),
         ("type", job["type"]),
-        ("command", command["shell"] or (shlex.join(command["argv"]) if command["argv"] else None)),
-        ("cwd", command["cwd"]),
+        ("command", columns.command(job)),
+        ("cwd", job["command"]["cwd"]),
         ("params", " ".join(f"{name}={_value(value)}" for name, value in job["params"].items())),
         ("data", ", ".join(data)),
         ("key", job["key"]),
         ("fingerprint", job["fingerprint"]),
         ("queue", job["queue"] + (f", priority {job['priority']}" if job["priority"] else "")),
+        ("request", _request(job["request"])),
         ("tags", " ".join(job["tags"])),
         ("user", f"{job['user']}@{job['submit_host']}" if job["submit_host"] else job["user"]),
     ]
+
+
+def _request(request: dict[str, Any]) -> str:
+    """What was asked for, beyond the defaults."""
+    times = [(name, request[key]) for name, key in (("time", "time_s"), ("grace", "grace_s"))]
+    sizes = [(name, request[key]) for name, key in (("mem", "mem_mib"), ("vram", "vram_mib"))]
+    words = [f"{name} {show_duration(seconds)}" for name, seconds in times if seconds is not None]
+    words += [f"{name} {show_size(mib * 2**20)}" for name, mib in sizes if mib is not None]
+    recorded = any(mib is not None for _, mib in sizes)
+    return ", ".join(words) + (" (sizes are recorded, not enforced yet)" if recorded else "")
 
 
 def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | None]]:
@@ -69,17 +80,18 @@ def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | Non
         state += f", {job['stage']}"
     where = f"{attempt['worker']} on {attempt['host']}" if attempt["worker"] and attempt["n"] else None
     beat = row.get("heartbeat_at") if job["state"] == "running" else None
-    ran, ended = job["times"]["run_s"], row.get("ended_at")
+    ran, ended = columns.ran_s(row, now), row.get("ended_at")
     return [
         ("state", state),
-        ("waits for", job["waiting_for"]),
+        ("waiting", job["waiting_for"]),
         ("position", str(job["position"]) if job["position"] else None),
         ("progress", _progress(progress) if job["state"] != "pending" else None),
+        ("metrics", short_values(job["metrics"] or {})),
         ("submitted", local_short(row["submitted_at"], now)),
         ("attempt", str(attempt["n"]) if attempt["n"] else None),
         ("worker", where and where + (f", pid {attempt['pid']}" if attempt["pid"] else "")),
         ("heartbeat", f"{show_duration(now - beat)} ago" if beat else None),
-        ("ran", show_duration(ran) if ran is not None and attempt["n"] else None),
+        ("ran", show_duration(ran) if ran is not None else None),
         ("ended", local_short(ended, now) if ended else None),
         ("exit", _exit(result)),
         ("fault", job["side"]),
@@ -119,10 +131,14 @@ def _progress(progress: dict[str, Any]) -> str | None:
     return ", ".join(word for word in words if word) or None
 
 
-def _attempt(item: dict[str, Any]) -> list[str]:
-    result = item["result"]
+def _attempt(item: dict[str, Any], was: Row, now: float) -> list[str]:
+    result, started = item["result"], was["started_at"]
     first = (result["error"] or item["message"] or "").strip().partition("\n")[0]
-    shown = [item["n"], item["state"], item["reason"], item["worker"], result["exit_code"], result["signal"], first]
+    shown = [
+        item["n"], item["state"], item["reason"], None if started is None else local_short(started, now),
+        None if started is None else show_duration(was["at"] - started), item["worker"], result["exit_code"],
+        result["signal"], first,
+    ]  # fmt: skip
     return ["" if value is None else str(value) for value in shown]
 
 

@@ -23,8 +23,10 @@ def item_of(change: Change) -> dict[str, Any]:
     return item
 
 
-def answer(changes: Sequence[Change], already: str, *, dry_run: bool = False) -> Answer:
-    """The answer for these changes; `already` ends the sentence "12 already …".
+def answer(
+    changes: Sequence[Change], already: str, *, dry_run: bool = False, nothing: str = "no jobs fit: nothing to do"
+) -> Answer:
+    """The answer for these changes; `already` ends the sentence "12 already …", `nothing` stands for none at all.
 
     Exits 0, or 7 when some of several failed. Raises Denied when the only one was.
     """
@@ -35,12 +37,14 @@ def answer(changes: Sequence[Change], already: str, *, dry_run: bool = False) ->
         doc["dry_run"] = True
     failed = any(change.result in FAILED for change in changes)
     ids = [change.id for change in changes if change.result not in FAILED]
-    return Answer("changes", doc, lambda: _lines(changes, already, dry_run=dry_run), ids, 7 if failed else 0)
+
+    def lines() -> list[str]:
+        return _lines(changes, already, dry_run=dry_run) or [nothing]
+
+    return Answer("changes", doc, lines, ids, 7 if failed else 0)
 
 
 def _lines(changes: Sequence[Change], already: str, *, dry_run: bool) -> list[str]:
-    if not changes:
-        return ["no jobs fit: nothing to do"]
     return [_line(change, already, "would be " if dry_run else "") for change in changes]
 
 

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Any
 from trainq.base.errors import BadValue
 from trainq.base.units import local_short, show_duration
 from trainq.cli.answer import Table
+from trainq.cli.words import short_values
 from trainq.domain.states import ENDED
 from trainq.ops.cards import queued_s, run_s, tags_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trainq.store.reads import Row
 
+ELASTIC = ("name", "info", "command", "params", "metrics", "tags")
+SPARE = ("queue", "user")
 DEFAULT = ("id", "name", "state", "reason", "queue", "user", "submitted", "run", "info")
 
 
 def table(rows: Sequence[Row], names: Sequence[str], now: float) -> Table:
     """The rows as cells."""
     cells = [CELLS[name] for name in names]
-    return Table(names, [[read(row, now) for read in cells] for row in rows])
+    spare = SPARE if tuple(names) == DEFAULT else ()
+    return Table(names, [[read(row, now) for read in cells] for row in rows], ELASTIC, spare)
 
 
 def chosen(text: str | None) -> Sequence[str]:
@@ -61,6 +65,11 @@ def _lasted(measure: Callable[[Row, float], float | None]) -> Callable[[Row, flo
     return read
 
 
+def ran_s(row: Row, now: float) -> float | None:
+    """How long it ran; None for what was never started."""
+    return None if row["state"] in ENDED and row.get("started_at") is None else run_s(row, now)
+
+
 def percent(fraction: float | None) -> str:
     """A fraction for people."""
     return "" if fraction is None else f"{fraction:.0%}"
@@ -79,6 +88,28 @@ def model(row: Row, _now: float = 0.0) -> str:
     return f"{row['model_key']}@{row['model_version']}" if row.get("model_version") else ""
 
 
+def _metrics(row: Row, _now: float) -> str:
+    import json
+
+    return short_values(json.loads(row["metrics"])) if row.get("metrics") else ""
+
+
+def command(job: Mapping[str, Any]) -> str:
+    """The command of a job's document, as it would be typed."""
+    import shlex
+
+    found = job["command"]
+    return found["shell"] or (shlex.join(found["argv"]) if found["argv"] else "")
+
+
+def _command(row: Row, _now: float) -> str:
+    return command(row["document"])
+
+
+def _params(row: Row, _now: float) -> str:
+    return short_values(row["document"]["params"])
+
+
 def _info(row: Row, now: float) -> str:
     """The most useful thing in few words: how far it is, what it made, or what went wrong."""
     if row["state"] == "running":
@@ -93,6 +124,8 @@ def _info(row: Row, now: float) -> str:
     return lines[0].strip() if lines else ""
 
 
+OF_DOCUMENT = ("command", "params")
+"""Columns that are read from the job's document, which the row then has to hold as `document`."""
 CELLS: dict[str, Callable[[Any, float], str]] = {
     **{
         name: _plain(name)
@@ -104,8 +137,11 @@ CELLS: dict[str, Callable[[Any, float], str]] = {
     "started": _time("started_at"),
     "ended": _time("ended_at"),
     "queued": _lasted(queued_s),
-    "run": _lasted(run_s),
+    "run": _lasted(ran_s),
     "progress": _progress,
     "model": model,
+    "metrics": _metrics,
+    "command": _command,
+    "params": _params,
     "info": _info,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trainq.cli import printer
+from trainq.cli import layout, printer
 from trainq.cli.answer import Answer, Table
 from trainq.cli.columns import percent
 from trainq.cli.line import Line, line_of
@@ -101,5 +101,5 @@ class _Bars:
                 self._tasks[row["id"]] = self._progress.add_task(name, total=1.0, said="")
             fraction = 1.0 if row["state"] in ENDED else row["fraction"] or 0.0
             words = [row["state"], percent(row["fraction"]), row["note"] or ""]
-            said = printer.cell(" ".join(word for word in words if word))
+            said = layout.cell(" ".join(word for word in words if word))
             self._progress.update(self._tasks[row["id"]], completed=fraction, said=escape(said))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from trainq.ops.doctor import Report
 
 
-def run(ctx: typer.Context) -> Answer:
+def run(
+    ctx: typer.Context,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="the settings that are at their default, too")] = False,
+) -> Answer:
     """Settings with their origin, store, directories, locks, room. Exits 0 fine, 1 warnings, 6 unusable."""
     from trainq.ops.doctor import examine
 
@@ -27,14 +30,16 @@ def run(ctx: typer.Context) -> Answer:
         "checks": [check._asdict() for check in found.checks],
         "settings": [{"name": name, "value": value, "origin": origin} for name, value, origin in found.settings],
     }
-    return Answer("doctor", doc, lambda: _text(found), exit=found.exit)
+    return Answer("doctor", doc, lambda: _text(found, all_=all_), exit=found.exit)
 
 
-def _text(found: Report) -> Iterator[str | Table]:
+def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:
     yield Table(("check", "state", "seen"), [list(check) for check in found.checks])
-    rows = [[name, _shown(value), origin] for name, value, origin in found.settings]
+    rows = [[name, _shown(value), origin] for name, value, origin in found.settings if all_ or origin != "default"]
     if rows:
         yield Table(("setting", "value", "origin"), rows)
+    if len(rows) < len(found.settings):
+        yield f"{len(found.settings) - len(rows)} settings are at their default; --all shows them"
 
 
 def _shown(value: Any) -> str:

@@ -19,9 +19,10 @@ COLORS = ("auto", "always", "never")
 
 
 class Line:
-    """What this command line says for every command. `tail` is what stands after `--`, byte for byte."""
+    """What this command line says for every command. `tail` is what stands after `--`, byte for byte. `awaited` are the
+    jobs that go on when the command is interrupted, `watching` says that an interrupt is its usual end."""
 
-    __slots__ = ("color", "command", "debug", "filters", "json", "quiet", "root", "tail")
+    __slots__ = ("awaited", "color", "command", "debug", "filters", "json", "quiet", "root", "tail", "watching")
 
     def __init__(self, argv: Sequence[str]) -> None:
         words = argv[: argv.index("--")] if "--" in argv else argv
@@ -34,12 +35,19 @@ class Line:
         self.command = ""
         self.tail: tuple[str, ...] | None = None
         self.filters: dict[str, Any] = {}
+        self.awaited: Sequence[int] = ()
+        self.watching = False
 
     def open_queue(self, flags: Mapping[str, str] | None = None) -> Queue:
         """The queue that is meant."""
         from trainq.ops.queue import open_queue
 
-        return open_queue(self.root, flags)
+        queue = open_queue(self.root, flags)
+        if queue.made and not self.quiet:
+            from trainq.cli.printer import note
+
+            note(f"made a queue in {queue.paths.root}")
+        return queue
 
     def filter(self) -> Filter:
         """Which jobs `--state`, `--queue` and so on cut a list to. Raises BadValue."""

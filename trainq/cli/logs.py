@@ -28,7 +28,10 @@ def run(
     path: Annotated[bool, typer.Option("--path", help="print where the file is")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="one JSON object a line of the log")] = False,
 ) -> Any:  # fmt: skip
-    """What a job wrote: raw bytes into a pipe, escaped on a terminal. Exits 4 if it never ran."""
+    """What a job wrote: raw bytes into a pipe, escaped on a terminal. Exits 4 if it never ran.
+
+    Python keeps back what it prints until its buffer is full: start it with python -u, or with PYTHONUNBUFFERED=1.
+    """
     line = line_of(ctx)
     line.refuse_json("trainq logs --jsonl")
     if lines is not None and lines < 0:
@@ -36,6 +39,7 @@ def run(
     queue = line.open_queue()
     words = selectors or []
     if follow and attempt is None:
+        line.awaited = [logs.job_of(queue, words)]
         logs.await_start(queue, words)
     log = logs.find(queue, words, attempt=attempt, stderr=stderr)
     if path:
@@ -46,6 +50,7 @@ def run(
         return Silence()
     start = logs.start_of(log, lines)
     if follow:
+        line.awaited = [log.job_id]
         show(logs.follow(queue, log, start, stderr=stderr, one=attempt is not None), log, jsonl=jsonl)
     else:
         show(logs.read(log, start), log, jsonl=jsonl)

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any
 from trainq.base.files import printable
 from trainq.cli.answer import Answer, Silence, Table
 from trainq.cli.document import document
+from trainq.cli.layout import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trainq.cli.line import Line
-
-STATE_COLORS = {
-    "running": "cyan", "done": "green", "errored": "red", "canceled": "yellow", "skipped": "yellow", "held": "dim",
-    "busy": "cyan", "silent": "yellow", "gone": "red", "ok": "green", "warning": "yellow", "bad": "red",
-}  # fmt: skip
 
 
 class ClosedPipe(Exception):  # the reader has seen enough: no fault
@@ -54,62 +50,21 @@ def show(result: Any, line: Line) -> int:
 
 def show_blocks(blocks: Iterable[str | Table], line: Line) -> None:
     """Text and tables for people."""
-    if is_colored(line):
-        _show_rich(blocks, line)
-        return
+    width = terminal_width() if is_terminal() else None
+    colored = is_colored(line)
     for block in blocks:
-        text = plain(block) if isinstance(block, Table) else "".join(f"{printable(row)}\n" for row in block.split("\n"))
-        write(text.encode())
+        if isinstance(block, Table):
+            text = layout(block, width, colored=colored)
+        else:
+            text = "".join(f"{printable(row)}\n" for row in block.split("\n"))
+        write(text.encode("utf-8", "replace"))
 
 
-def plain(table: Table) -> str:
-    """The table in aligned columns, one row a line."""
-    rows = [[cell(word) for word in row] for row in table.rows]
-    if table.columns:
-        rows.insert(0, [name.upper() for name in table.columns])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "".join(f"{text}\n" for text in lines)
+def terminal_width() -> int:
+    """How many cells a line of the terminal has: what COLUMNS says, else what the terminal does, else 80."""
+    import shutil
 
-
-def cell(text: str) -> str:
-    """One cell: a single printable line, never empty."""
-    return printable(text) or "-"
-
-
-def _show_rich(blocks: Iterable[str | Table], line: Line) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(force_terminal=True, color_system="auto" if line.color == "auto" else "standard", highlight=False)
-    with console.capture() as capture:
-        for block in blocks:
-            if isinstance(block, Table):
-                console.print(_rich_table(block))
-            else:
-                for row in block.split("\n"):
-                    console.print(Text(printable(row)))
-    write(capture.get().encode("utf-8", "replace"))
-
-
-def _rich_table(table: Table) -> Any:
-    from rich import box
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid(box=box.SIMPLE_HEAD if table.columns else None, show_header=bool(table.columns), pad_edge=False)
-    for place, name in enumerate(table.columns or [""] * len(table.rows[0] if table.rows else ())):
-        style = "bold" if not table.columns and place == 0 else ""
-        last = place == len(table.columns) - 1
-        grid.add_column(
-            name,
-            style=style,
-            overflow="ellipsis" if last and table.columns else "fold",
-            no_wrap=place == 0 or (last and bool(table.columns)),
-        )
-    for row in table.rows:
-        grid.add_row(*(Text(cell(word), style=STATE_COLORS.get(word, "")) for word in row))
-    return grid
+    return shutil.get_terminal_size().columns
 
 
 def is_terminal() -> bool:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from trainq.cli.line import Line
 
 
+NAMED = 8
+"""So many ids are named one by one."""
+
+
 class Problem(NamedTuple):
     """What is told of an error."""
 
@@ -43,7 +47,8 @@ def report(error: BaseException, line: Line) -> int:
         except (printer.ClosedPipe, printer.WriteFailed):
             pass  # the exit status still tells
         return problem.code
-    printer.note(problem.message)
+    if problem.message:
+        printer.note(problem.message)
     if problem.hint:
         printer.say(f"hint: {problem.hint}")
     return problem.code
@@ -55,7 +60,7 @@ def explain(error: BaseException, line: Line) -> Problem:
         hint = error.hint or (_help(line) if error.exit == 2 else None)
         return Problem(error.exit, error.word, printable(error.message), hint and printable(hint))
     if isinstance(error, KeyboardInterrupt):
-        return Problem(130, "interrupted", "interrupted", None)
+        return _interrupted(line)
     if isinstance(error, printer.WriteFailed):
         return Problem(1, "output", str(error), None)
     if isinstance(error, OSError):
@@ -68,6 +73,21 @@ def explain(error: BaseException, line: Line) -> Problem:
     text = printable(str(error).split("\n", 1)[0])[:300]
     message = f"a bug in trainq: {type(error).__name__}" + (f": {text}" if text else "")
     return Problem(70, "bug", message, "type it again with --debug, and report what it prints")
+
+
+def _interrupted(line: Line) -> Problem:
+    """^C ends the command only: which jobs go on, and how to come back to them or end them."""
+    if line.watching:
+        return Problem(130, "interrupted", "", None)
+    ids = [str(number) for number in line.awaited]
+    if not ids:
+        return Problem(130, "interrupted", "interrupted", None)
+    if len(ids) == 1:
+        hint = f"trainq logs -f {ids[0]}; trainq cancel {ids[0]}"
+        return Problem(130, "interrupted", f"interrupted; job {ids[0]} goes on", hint)
+    named = ",".join(ids) if len(ids) <= NAMED else f"{ids[0]}-{ids[-1]}"
+    hint = f"trainq wait {named}; trainq cancel {named}"
+    return Problem(130, "interrupted", f"interrupted; {len(ids)} jobs go on", hint)
 
 
 def _help(line: Line) -> str:

@@ -22,4 +22,5 @@ def run(
     """Let workers claim again from a queue that the breaker has paused."""
     from trainq.ops.resume import resume
 
-    return changes.answer(resume(line_of(ctx).open_queue(), queue or [], all_=all_, dry_run=dry_run), "is open")
+    done = resume(line_of(ctx).open_queue(), queue or [], all_=all_, dry_run=dry_run)
+    return changes.answer(done, "is open", dry_run=dry_run, nothing="no queue is paused")

@@ -37,13 +37,14 @@ def run(
     """What runs and waits, and the last 10 that ended. With one job: its card."""
     line = line_of(ctx)
     ask = _Ask(line, selectors or [], all_=all_, limit=limit, sort=sort, columns=columns, show_env=show_env)
-    ask.full = line.json or jsonl
+    ask.full = ask.full or line.json or jsonl
     queue = line.open_queue()
     if summary:
         return _summary(queue)
     if watch:
         if line.json:
             raise Usage("status --watch is a stream and has no --json", hint="trainq status --watch --jsonl")
+        line.watching = True
         return _watch(queue, ask, line, jsonl=jsonl)
     listing = ask.look(queue)
     if jsonl:
@@ -67,10 +68,12 @@ class _Ask:
             raise BadValue(f"--limit takes 0 or more, not {limit}")
         if sort is not None and sort.lstrip("-") not in SORTS:
             raise BadValue(f"cannot sort by {sort.lstrip('-')!r}; columns are {', '.join(SORTS)}")
+        self.full = False
         if columns is not None:
-            from trainq.cli.columns import chosen
+            from trainq.cli.columns import OF_DOCUMENT, chosen
 
-            chosen(columns)  # a wrong name is refused whatever the form of the answer
+            names = chosen(columns)  # a wrong name is refused whatever the form of the answer
+            self.full = any(name in OF_DOCUMENT for name in names)
         self.words = words
         self.which: Filter = line.filter() if line.filters else EVERYTHING
         self.is_all = all_ or bool(line.filters) or sort is not None
@@ -78,7 +81,7 @@ class _Ask:
         self.sort = sort
         self.columns = columns
         self.show_env = show_env
-        self.full = False
+        self.is_history_told = all_ and not line.filters
 
     def look(self, queue: Queue) -> query.Listing:
         """The jobs, as they are now."""
@@ -103,19 +106,38 @@ def _answer(queue: Queue, listing: query.Listing, ask: _Ask) -> Answer:
     if listing.unknown:
         doc["unknown"] = listing.unknown
     code = 7 if listing.unknown else 0
-    return Answer("job_list", doc, lambda: _list(listing, ask), ids, code, missing(listing.unknown))
+    return Answer("job_list", doc, lambda: _list(queue, listing, ask), ids, code, missing(listing.unknown))
 
 
-def _list(listing: query.Listing, ask: _Ask) -> Iterator[str | Table]:
-    from trainq.cli import columns
+def _list(queue: Queue, listing: query.Listing, ask: _Ask) -> Iterator[str | Table]:
+    from trainq.ops.paused import opens, sentence
 
-    names = columns.chosen(ask.columns)
-    if not listing.rows:
+    if listing.rows:
+        yield _table(queue, listing, ask)
+    else:
         yield "no jobs" if ask.words or ask.is_all else "no jobs; trainq submit -- COMMAND puts one in"
-        return
-    yield columns.table(listing.rows, names, listing.view.now)
     if listing.truncated:
         yield f"{listing.total - len(listing.rows)} more; --limit 0 shows all"
+    if ask.is_history_told and (n := query.pruned(queue)):
+        yield f"{n} more {'is' if n == 1 else 'are'} pruned; trainq history ID tells how {'it' if n == 1 else 'they'} ended"
+    waiting = {row["queue"] for row in listing.rows if row["state"] == "pending"}
+    for name, closed in listing.view.paused.items():
+        if name in waiting:
+            yield f"{sentence(name, closed)}\nnext: {opens(name)}"
+
+
+def _table(queue: Queue, listing: query.Listing, ask: _Ask) -> Table:
+    from trainq.cli import columns, layout, printer
+
+    names = columns.chosen(ask.columns)
+    for row, job in zip(listing.rows, listing.jobs, strict=False):
+        row["document"] = job
+    table = columns.table(listing.rows, names, listing.view.now)
+    if ask.columns is None and printer.is_terminal():
+        for name, usual in (("queue", "default"), ("user", queue.actor.user)):
+            if all(row[name] == usual for row in listing.rows):
+                table = layout.without(table, name)
+    return table
 
 
 def _card(listing: query.Listing, job: dict[str, Any]) -> Iterator[str | Table]:
@@ -158,7 +180,7 @@ def _watch(queue: Queue, ask: _Ask, line: Line, *, jsonl: bool) -> Silence:
                 streams.json_lines(fresh)
             else:
                 streams.clear(line)
-                blocks = _card(listing, listing.jobs[0]) if listing.one and listing.jobs else _list(listing, ask)
+                blocks = _card(listing, listing.jobs[0]) if listing.one and listing.jobs else _list(queue, listing, ask)
                 printer.show_blocks(blocks, line)
                 printer.flush()
             if ask.words and all(row["state"] in ENDED for row in listing.rows):

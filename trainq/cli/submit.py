@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from trainq.base.errors import BadValue, Usage
+from trainq.base.errors import BadValue, TrainqError, Usage
+from trainq.base.words import quoted
 from trainq.cli.answer import Answer, Silence
 from trainq.cli.changes import item_of
 from trainq.cli.commands import CONTEXT
@@ -17,7 +18,7 @@ from trainq.domain.params import split_assignment
 from trainq.domain.request import FIELDS, Request, argv_of, from_line, named_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainq.cli.line import Line
     from trainq.domain.request import Field
@@ -43,7 +44,13 @@ class Submit(TyperCommand):
         if place is not None:
             line_of(ctx).tail = tuple(args[place + 1 :])
             args = args[:place]
-        return list(super().parse_args(ctx, args))
+        try:
+            return list(super().parse_args(ctx, list(args)))
+        except Exception as error:
+            name = getattr(error, "option_name", None)  # whatever class of it the installed parser has
+            if isinstance(name, str):
+                _refuse_parameter(line_of(ctx), args, name)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run with the options as one mapping: they are a table, not parameters of a function."""
@@ -97,6 +104,31 @@ def _tail_at(command: TyperCommand, args: list[str]) -> int | None:
     return None
 
 
+def _refuse_parameter(line: Line, args: list[str], option: str) -> None:
+    """An unknown option that is a parameter of the type is refused with the right line. Raises Usage."""
+    from trainq.domain.types import find_type
+
+    root = args[args.index("--root") + 1] if "--root" in args[:-1] else line.root
+    name = option.lstrip("-").replace("-", "_")
+    try:
+        line.root = root
+        settings = line.open_queue().settings
+        kinds = [find_type(settings, word) for word in args if word in settings.type_tables]
+    except TrainqError:
+        return  # the parser's own error stands
+    kind = next((kind for kind in kinds if name in kind.params), None)
+    if kind is None:
+        return
+    import shlex
+
+    given = next(place for place, word in enumerate(args) if word.partition("=")[0] == option)
+    value = args[given].partition("=")[2] if "=" in args[given] else args[given + 1] if given + 1 < len(args) else "…"
+    raise Usage(
+        f"no such option: {option}; {name} is a parameter of type {kind.name}",
+        hint=f"trainq submit {kind.name} --param {shlex.quote(f'{name}={value}')}",
+    )
+
+
 def run(line: Line, given: dict[str, Any]) -> Any:
     """Read the words, submit, and wait if that was asked for."""
     extras = {name: given.pop(name) for name in EXTRAS}
@@ -115,7 +147,7 @@ def run(line: Line, given: dict[str, Any]) -> Any:
     from trainq.ops.submit import submit
 
     done = submit(queue, requests)
-    return _answer(queue, line, done, extras)
+    return _answer(queue, line, done, extras, _absent(requests))
 
 
 def _read(given: dict[str, Any]) -> dict[str, Any]:
@@ -163,12 +195,27 @@ def _refuse_command(queue: Queue, words: tuple[str, ...]) -> None:
     """A command without `--` is refused with the right line, before it is taken for a type."""
     import shlex
 
+    if len(words) == 1 and words[0] not in queue.settings.type_tables and len(words[0].split()) > 1:
+        plain = all(letter.isalnum() or letter in " ./_-+=:,@%" for letter in words[0])
+        line = f"-- {words[0]}" if plain else f"--shell {shlex.quote(words[0])}"
+        raise Usage(f"a command stands after --: {quoted(words[0])} is not a type", hint=f"trainq submit {line}")
     if len(words) == 1 and (words[0] in queue.settings.type_tables or not _is_program(words[0])):
         return
     program = ("python", *words) if words[0].endswith(".py") and not os.access(words[0], os.X_OK) else words
     raise Usage(
         f"a command stands after --: {words[0]!r} is not a type", hint=f"trainq submit -- {shlex.join(program)}"
     )
+
+
+def _absent(requests: list[Request]) -> list[str]:
+    """Programs that are not found here. They may be on the worker's host, so this is no error."""
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    names = dict.fromkeys(
+        request.argv[0]
+        for request in requests
+        if request.argv and "/" not in request.argv[0] and "PATH" not in request.values.get("env", ())
+    )
+    return [name for name in names if not any(os.access(os.path.join(place, name), os.X_OK) for place in places)]
 
 
 def _is_program(word: str) -> bool:
@@ -217,8 +264,10 @@ def _text_lines(data: bytes, name: str) -> list[str]:
         raise BadValue(f"{name}, line {number}: not JSON: not UTF-8") from None
 
 
-def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any]) -> Any:
-    notes = []
+def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], absent: list[str]) -> Any:
+    from trainq.ops.paused import warnings
+
+    notes = [f"{name} is not found in PATH here; the job is stored all the same" for name in absent]
     if done.left_out:
         notes.append(f"left out of the job's environment: {', '.join(done.left_out)}; --env-keep NAME keeps one")
     for change in done.changes:
@@ -228,6 +277,7 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any]) -
             model = (change.facts or {})["model"]
             notes.append(f"trained before: {model['key']}@{model['version']}, {model['path']}")
     ids = [change.id for change in done.changes]
+    notes += warnings(queue, [int(item.id or 0) for item in done.changes if item.result in ("submitted", "duplicate")])
     items = [item_of(change) for change in done.changes]
     answer = Answer("changes", {"items": items}, lambda: ["\n".join(map(str, ids))], ids, notes=notes)
     if extras["wait"] or extras["follow"]:
@@ -238,34 +288,63 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any]) -
 def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> Any:
     """Follow or wait; the answer once the jobs have ended, with how they ended."""
     from trainq.cli import printer
-    from trainq.cli.wait import verdict
-    from trainq.ops import logs, query
+    from trainq.cli.wait import told, verdict
+    from trainq.ops import query
     from trainq.ops.wait import wait
-    from trainq.ops.workers import crew
+
+    def tell(notes: Sequence[str]) -> None:
+        for text in () if line.quiet else notes:
+            printer.note(text)
 
     words = [str(number) for number in answer.ids]
     own = extras["exit_code"] == "job"
     if own and len(words) > 1:
         raise Usage("--exit-code job is for one job")
-    if not line.quiet and not any(worker["state"] != "gone" for worker in crew(queue).items):
-        printer.note("no worker is alive; start one with: trainq worker")
+    if extras["follow"] and len(words) > 1:
+        raise Usage("-f follows one job")
+    line.awaited = answer.ids
+    tell([*answer.notes, *_unserved(queue, answer.ids)])
+    answer = answer._replace(notes=())
     if extras["follow"]:
-        from trainq.cli.logs import show
-
-        if len(words) > 1:
-            raise Usage("-f follows one job")
-        for text in (*answer.notes, f"job {words[0]}"):
-            if not line.quiet:
-                printer.note(text)
-        logs.await_start(queue, words)
-        if logs.has_run(queue, words):
-            show(logs.follow(queue, logs.find(queue, words)), logs.find(queue, words))
-        return Silence(verdict(wait(queue, words).rows, own=own))
-    if not line.json:
+        tell([f"job {words[0]}"])
+        _follow(queue, words)
+    elif not line.json:
         printer.show(answer, line)
-        return Silence(verdict(wait(queue, words).rows, own=own))
     rows = wait(queue, words).rows
+    tell(told(rows))
+    code = verdict(rows, own=own)
+    if not line.json:
+        return Silence(code)
     jobs = {job["id"]: job for job in query.chosen(queue, words, full=True).jobs}
     for item in answer.doc["items"]:
         item["job"] = jobs.get(item["id"])
-    return answer._replace(exit=verdict(rows, own=own))
+    return answer._replace(exit=code)
+
+
+def _follow(queue: Queue, words: list[str]) -> None:
+    """Show the job's log until it has ended; nothing, if it ends without a start."""
+    from trainq.cli.logs import show
+    from trainq.ops import logs
+
+    logs.await_start(queue, words)
+    if logs.has_run(queue, words):
+        log = logs.find(queue, words)
+        show(logs.follow(queue, log), log)
+
+
+def _unserved(queue: Queue, ids: Sequence[int]) -> list[str]:
+    """A note when one of these jobs waits in a queue that no live worker takes jobs from."""
+    from trainq.ops import query
+    from trainq.ops.workers import crew, takes
+
+    rows = query.chosen(queue, [str(number) for number in ids], full=False).rows
+    names = {row["queue"] for row in rows if row["state"] == "pending"}
+    items = crew(queue).items
+    idle = sorted(name for name in names if not any(takes(worker, name) for worker in items))
+    if not idle:
+        return []
+    return (
+        ["no worker is running; trainq worker"]
+        if not any(worker["state"] != "gone" for worker in items)
+        else [f"no worker takes jobs from queue {name}; trainq workers" for name in idle]
+    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainq.store.reads import Row
 
 TAKES_FILTERS = True
+TOLD = 5
 
 
 def run(
@@ -41,7 +42,11 @@ def run(
     timeout_s = None if timeout is None else duration(timeout)
     queue = line.open_queue()
     which = line.filter() if line.filters else EVERYTHING
-    found = wait(queue, selectors or [], which, state=for_, any_=any_, timeout_s=timeout_s)
+
+    def go_on(ids: list[int]) -> None:
+        line.awaited = ids
+
+    found = wait(queue, selectors or [], which, state=for_, any_=any_, timeout_s=timeout_s, on_found=go_on)
     if exit_code == "job" and (len(found.rows) != 1 or found.unknown):
         raise Usage(f"--exit-code job is for one job, not {len(found.rows)}")
     code = 7 if found.unknown else verdict(found.rows, own=exit_code == "job")
@@ -55,6 +60,28 @@ def verdict(rows: Sequence[Row], *, own: bool) -> int:
     if own:
         return job_code(rows[0])
     return 0 if all(row["state"] == "done" for row in rows if row["state"] in ENDED) else 1
+
+
+def told(rows: Sequence[Row]) -> list[str]:
+    """A line for each job that did not end done: how it ended, and where more is said."""
+    bad = [row for row in rows if row["state"] in ENDED and row["state"] != "done"]
+    lines = []
+    for row in bad[:TOLD]:
+        more = "logs" if row["attempt"] else "status"
+        why = _why(row)
+        lines.append(f"job {row['id']} {row['state']}{f': {why}' if why else ''}; trainq {more} {row['id']}")
+    if len(bad) > TOLD:
+        lines.append(f"{len(bad) - TOLD} more did not end done")
+    return lines
+
+
+def _why(row: Row) -> str:
+    if row["reason"] == "exit" and row.get("exit_code") is not None:
+        return f"exit {row['exit_code']}"
+    if row["reason"] == "signal" and row.get("signal") is not None:
+        return f"signal {row['signal']}"
+    text = row.get("error") or row.get("message") or row["reason"] or ""
+    return str(text).strip().partition("\n")[0]
 
 
 def _answer(queue: Any, rows: list[Row], unknown: list[str], code: int, *, full: bool) -> Answer:

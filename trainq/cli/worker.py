@@ -10,6 +10,7 @@ from trainq.base.errors import BadValue, UnknownQueue, Usage
 from trainq.cli.answer import Answer, Silence
 from trainq.cli.line import Line, line_of
 from trainq.cli.words import counted
+from trainq.domain.states import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,12 +158,20 @@ def _requeued(facts: dict[str, Any]) -> str:
     return f"job {facts['id']} was lost on {facts['worker']}: now {facts['state']}"
 
 
+def _paused(facts: dict[str, Any]) -> str:
+    from trainq.ops.paused import warning
+    from trainq.store.queues import Closed
+
+    return warning(facts["queue"], Closed(facts["reason"], facts["failures"]))
+
+
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "started": _started,
     "draining": _draining,
     "stopping": _stopping,
     "ended": _ended,
     "requeued": _requeued,
+    "queue paused": _paused,
     "claim lost": lambda facts: f"job {facts['id']}: the claim is lost, its processes are killed",
     "trouble": lambda facts: facts["message"] + (f"; hint: {facts['hint']}" if facts.get("hint") else ""),
 }
@@ -174,8 +183,9 @@ def _answer(report: Report, code: int) -> Answer:
     def text() -> list[str]:
         if not report.jobs:
             return ["nothing to do"]
-        states = [str(job["state"]) for job in report.jobs]
+        states = ["given back" if job["state"] == "pending" else str(job["state"]) for job in report.jobs]
         counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         return [f"{len(states)} {'attempt' if len(states) == 1 else 'attempts'}: {counts}"]
 
-    return Answer("worker_report", doc, text, [job["id"] for job in report.jobs], code)
+    ended = dict.fromkeys(job["id"] for job in report.jobs if job["state"] in ENDED)
+    return Answer("worker_report", doc, text, list(ended), code)
