@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq import wake
-from trainq.base.errors import NoSelector, UnknownQueue
+from trainq.base.errors import NoSelector, NotFound
 from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.ops.change import Change
 from trainq.store import queues
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 def resume(queue: Queue, names: Sequence[str], *, all_: bool = False, dry_run: bool = False) -> list[Change]:
     """Let workers claim from these queues again (`all_`: from every paused one); resumed or already.
 
-    Raises NoSelector without any, UnknownQueue.
+    Raises NoSelector without any, NotFound.
     """
     if not names and not all_:
         raise NoSelector("resume: which queue?", hint="trainq resume --queue Q, or --all")
     known = {DEFAULT_QUEUE, *queue.settings.queues.names}
     for name in names:
         if name not in known:
-            raise UnknownQueue(f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}")
+            raise NotFound(
+                f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}", hint="trainq resume --all"
+            )
     session = queue.session
     with session.reading() if dry_run else session.writing() as tx:
         closed = queues.paused(tx)
