@@ -22,7 +22,7 @@ def back_date(tq, hours: float) -> None:
             ("job", ("submitted_at", "eligible_at", "changed_at", "ended_at", "started_at", "claimed_at")),
             ("past", ("submitted_at", "started_at", "ended_at")),
             ("data", ("at",)),
-            ("history", ("at",)),
+            ("event", ("at",)),
         ):
             for column in columns:
                 db.execute(f"UPDATE {table} SET {column} = {column} - ?", (hours * 3600,))
