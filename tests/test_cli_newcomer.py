@@ -356,6 +356,7 @@ def test_a_model_that_was_not_written_is_told(run_trainq):
     assert text in run_trainq.ok("logs", 1).out
     assert text in run_trainq.ok("history", 1).out
     assert text in run_trainq.ok("status", 1).out
+    assert text in run_trainq.ok("status").out
     assert run_trainq.ok("logs", 2).out == ""
     assert run_trainq.ok("status", 2, "--json").json["message"] is None
 
@@ -402,6 +403,11 @@ def test_a_worker_that_is_stopped_gives_back(run_trainq):
 def test_a_quiet_worker_prints_the_ids_of_what_has_ended(run_trainq):
     run_trainq.ok("submit", "--retries", "1", "--backoff", "0s", "--", "false")
     assert run_trainq.ok("worker", "-q", "--until", "empty").out == "1\n"
+    run_trainq.ok("retry", 1)
+    again = run_trainq.ok("worker", "--until", "empty").out
+    assert again == "2 attempts: 1 to be retried, 1 errored\n"
+    run_trainq.ok("submit", "--", "sh", "-c", "test $TRAINQ_ATTEMPT = 2 || exit 75")
+    assert run_trainq.ok("worker", "--until", "empty").out == "2 attempts: 1 requeued, 1 done\n"
 
 
 def test_doctor_shows_the_settings_that_were_changed(run_trainq):

@@ -116,7 +116,7 @@ def _info(row: Row, now: float) -> str:
         words = (_progress(row, now), row.get("note") or row.get("stage") or "")
         return " ".join(word for word in words if word)
     if row["state"] == "done":
-        return model(row)
+        return model(row) or str(row.get("message") or "")
     error = row.get("error") or row.get("message") or ""
     lines = [line for line in error.splitlines() if line.strip()]
     if not lines and row["state"] in ENDED and row.get("exit_code") is not None:

@@ -37,7 +37,7 @@ def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:
     yield Table(("check", "state", "seen"), [list(check) for check in found.checks])
     rows = [[name, _shown(value), origin] for name, value, origin in found.settings if all_ or origin != "default"]
     if rows:
-        yield Table(("setting", "value", "origin"), rows)
+        yield Table(("setting", "value", "origin"), rows, ("value",))
     if len(rows) < len(found.settings):
         yield f"{len(found.settings) - len(rows)} settings are at their default; --all shows them"
 

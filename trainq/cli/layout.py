@@ -18,7 +18,7 @@ GAP = "  "
 COMFORTABLE = 24
 """So much room an elastic column should have before others are left out for it."""
 LEAST = 4
-BOLD, OFF = "\x1b[1m", "\x1b[0m"
+OFF = "\x1b[0m"
 _COLORS = {
     "running": "36", "done": "32", "errored": "31", "canceled": "33", "skipped": "33", "held": "2",
     "busy": "36", "silent": "33", "gone": "31", "ok": "32", "warning": "33", "bad": "31",

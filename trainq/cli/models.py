@@ -76,7 +76,7 @@ def table(found: list[Model]) -> Iterator[str | Table]:
         ]
         for name, model in zip(names, found, strict=True)
     ]  # fmt: skip
-    yield Table(("model", "type", "job", "size", "metrics", "params"), rows)
+    yield Table(("model", "type", "job", "size", "metrics", "params"), rows, ("metrics", "params"))
     # Paths are long and are copied whole: a line each, not a column.
     yield Table((), [[name, model["path"]] for name, model in zip(names, found, strict=True)])
 
@@ -103,4 +103,4 @@ def _card(model: dict[str, Any]) -> Iterator[str | Table]:
         yield f"its manifest cannot be read: look at {model['path']}"
     elif model["files"]:
         rows = [[item["path"], show_size(item["size"]), item["sha256"][:12]] for item in model["files"]]
-        yield Table(("file", "size", "sha256"), rows)
+        yield Table(("file", "size", "sha256"), rows, ("file",))

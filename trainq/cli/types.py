@@ -51,7 +51,7 @@ def _table(found: list[dict[str, Any]], config: str) -> Iterator[str | Table]:
         yield f"no types yet; a [types.NAME] table in {config} makes one"
         return
     rows = [[item["name"], _start(item), _params(item), item["data"], item["model"]] for item in found]
-    yield Table(("type", "run", "params", "data", "model"), rows)
+    yield Table(("type", "run", "params", "data", "model"), rows, ("run", "params"))
 
 
 def _card(item: dict[str, Any]) -> Iterator[str | Table]:

@@ -177,13 +177,22 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
+def _end_of(job: dict[str, Any]) -> str:
+    """What became of an attempt, in a summary: a state says too little of what runs again."""
+    if job["state"] == "held":
+        return "to be retried"
+    if job["state"] == "pending":
+        return "requeued" if job["reason"] == "requeued" else "given back"
+    return str(job["state"])
+
+
 def _answer(report: Report, code: int) -> Answer:
     doc = {"name": report.name, "jobs": report.jobs, "total": len(report.jobs), "lost_claims": report.lost_claims}
 
     def text() -> list[str]:
         if not report.jobs:
             return ["nothing to do"]
-        states = ["given back" if job["state"] == "pending" else str(job["state"]) for job in report.jobs]
+        states = [_end_of(job) for job in report.jobs]
         counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         return [f"{len(states)} {'attempt' if len(states) == 1 else 'attempts'}: {counts}"]
 

@@ -54,4 +54,6 @@ def _table(found: Crew) -> Iterator[str | Table]:
         ]
         for item, age in zip(found.items, found.ages_s, strict=True)
     ]  # fmt: skip
-    yield Table(("worker", "state", "host", "pid", "slots", "jobs", "queues", "heartbeat"), rows)
+    yield Table(
+        ("worker", "state", "host", "pid", "slots", "jobs", "queues", "heartbeat"), rows, ("worker", "host", "queues")
+    )
