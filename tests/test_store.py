@@ -526,6 +526,12 @@ print(json.dumps(claimed))
         with session.writing() as tx:
             assert jobs.retry(tx, 1, "ann") is True
         assert idle(9).state == "pending"
+        with session.writing() as tx:
+            assert jobs.request_cancel(tx, 1, "ann", grace_s=None, message=None) == "canceled"
+            assert jobs.retry(tx, 1, "ann") is True
+        assert idle(9).state == "pending"
+        settle(session, take(session).claim)
+        assert (job_row(session, 1)["state"], job_row(session, 1)["idle_requeues"]) == ("done", 0)
 
     def test_out_of_memory_asks_for_more_at_the_next_attempt(self, session):
         """E14: with --retry-grow the next attempt asks for more, in its document; not if there is none, or not by oom."""

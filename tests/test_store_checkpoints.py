@@ -73,6 +73,11 @@ class TestCheckpoints:
         with session.writing() as tx:
             checkpoints.commit(tx, claim, saved(1, 99)._replace(digest="ff" * 32))
         assert dump(session) == before
+        settle(session, claim, Outcome("drained"))
+        later = take(session).claim
+        before = dump(session)
+        commit(session, later, 1)
+        assert dump(session) == before
 
     @pytest.mark.parametrize("how", ["taken back", "ended", "another worker", "no such job"])
     def test_a_stale_claim_saves_nothing(self, session, how):
