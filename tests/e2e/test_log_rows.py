@@ -239,6 +239,7 @@ def test_wait_tells_exactly_what_happened(tq):
     """E09: exit 3, kill -9, time limit, missing program, not executable: five different, documented codes; 0 and 1
     without `--exit-code job`."""
     (tq.dir / "plain").write_text("")
+    tq.env["TRAINQ_LIMITS_BREAKER"] = "0"  # so many failures in a row would pause the queue
     jobs = {
         3: ("--", "sh", "-c", "exit 3"),
         137: ("--", "sh", "-c", "kill -9 $$"),

@@ -191,7 +191,7 @@ def test_once_runs_one(tq):
 
 def test_once_does_not_wait_for_held_jobs(tq):
     """Q14: a job that waits for its second try is nothing to do for --once and --until idle, but not empty."""
-    job = tq.submit("--retries", "1", "--backoff", "1s", "--", "false")
+    job = tq.submit("--retries", "1", "--backoff", "5s", "--", "false")
     tq.ok("worker", "--once")
     assert tq.job(job)["state"] == "held"
     assert tq.ok("worker", "--once").out == "nothing to do\n"
