@@ -55,7 +55,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "checkpoint.stands": lambda root: shutil.rmtree(f"{root}/runs/1/checkpoints/3"),
     "secret.needed": lambda root: write(f"{root}/specs/0a.0.env"),
     "file.whole": lambda root: write(f"{root}/.new-0a"),
-    "run.unpacked": lambda root: os.mkdir(f"{root}/runs/1/1/data"),
+    "run.unpacked": lambda root: os.mkdir(f"{root}/runs/1/1/.unpacked"),
     "run.job": lambda root: os.mkdir(f"{root}/runs/99"),
 }
 BY_NAME = {rule.name: rule for rule in invariants.INVARIANTS}

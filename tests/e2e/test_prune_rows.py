@@ -239,3 +239,16 @@ def test_a_pass_while_jobs_run_and_end(tq):
     assert all(os.path.exists(model["path"] + "/manifest.json") for model in models)
     tq.ok("prune", "--older-than", "0s", env=NO_GRACE)
     assert sets_on_disk(tq) == []
+
+
+def test_what_a_job_wrote_into_its_run_directory_stays(tq):
+    """Q42: `data` in $TRAINQ_RUN_DIR is the job's, with or without training sets: neither its end nor prune takes it."""
+    (tq.dir / "small.json").write_text("{}")
+    line = 'mkdir -p "$TRAINQ_RUN_DIR/data" && cp "${TRAINQ_DATA:-/dev/null}" "$TRAINQ_RUN_DIR/data/own"'
+    with_set = tq.submit("--data", "small.json", "--shell", line)
+    without = tq.submit("--shell", line)
+    tq.work()
+    tq.ok("prune", env=NO_GRACE)
+    for job in (with_set, without):
+        assert os.path.exists(os.path.join(tq.root, "runs", str(job), "1", "data", "own"))
+        assert not os.path.exists(os.path.join(tq.root, "runs", str(job), "1", ".unpacked"))

@@ -3,7 +3,7 @@
 ```
 trainq.toml  queue.sqlite  queue.lock  bell/gen  locks/  specs/  data/<sha256>.zst
 models/<key>/@<version>/manifest.json  models/<key>/@latest  models/.staging/  models/.aside/
-runs/<job>/<attempt>/{log,stderr,params.json,stdin,data/}  runs/<job>/checkpoints/
+runs/<job>/<attempt>/{log,stderr,params.json,stdin,.unpacked/}  runs/<job>/checkpoints/
 ```
 What must stay true: no key, worker name or uid leads out of its own directory. A part of a key never starts
 with "@" or ".", so keys, versions and what is not yet published never meet, even if one key ("a") leads to
@@ -18,6 +18,7 @@ from trainq.base.errors import BadValue
 from trainq.base.files import printable
 
 _NAME_MAX = 255
+_UNPACKED = ".unpacked"  # beside what jobs write themselves: no name that a job would choose
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
@@ -132,7 +133,7 @@ class Paths:
 
     def unpacked(self, job: int, attempt: int) -> str:
         """The training sets of an attempt, unpacked while it runs."""
-        return os.path.join(self.attempt(job, attempt), "data")
+        return os.path.join(self.attempt(job, attempt), _UNPACKED)
 
     def checkpoints(self, job: int) -> str:
         """The directory that all attempts of a job share."""
