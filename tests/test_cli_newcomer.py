@@ -418,3 +418,9 @@ def test_doctor_shows_the_settings_that_were_changed(run_trainq):
     assert "--all" in shown
     assert "times.grace" in run_trainq.ok("doctor", "--all").out
     assert "times.grace" in json.dumps(run_trainq.ok("doctor", "--json").json["settings"])
+
+
+def test_doctor_is_never_cut(paused):
+    """What is wrong stands there with the command that mends it, however narrow the terminal is."""
+    _, out = on_terminal(paused, "doctor", TERM="xterm", NO_COLOR="1", COLUMNS="60")
+    assert f"{SAID}; {OPENS}" in out.decode()

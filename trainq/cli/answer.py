@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 class Table(NamedTuple):
     """Rows of cells. Without columns there is no heading, and the first cell of a row is its label.
 
-    On a terminal that is too narrow the columns in `spare` are left out, in this order, and those in `elastic` are cut;
-    all others stay whole.
+    On a terminal that is too narrow the columns in `spare` are left out, in this order, and those in `elastic` (None: the
+    last one) are cut; all others stay whole.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    elastic: Sequence[str] = ()
+    elastic: Sequence[str] | None = None
     spare: Sequence[str] = ()
 
 

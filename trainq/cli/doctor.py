@@ -34,7 +34,7 @@ def run(
 
 
 def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:
-    yield Table(("check", "state", "seen"), [list(check) for check in found.checks])
+    yield Table(("check", "state", "seen"), [list(check) for check in found.checks], elastic=())
     rows = [[name, _shown(value), origin] for name, value, origin in found.settings if all_ or origin != "default"]
     if rows:
         yield Table(("setting", "value", "origin"), rows, ("value",))

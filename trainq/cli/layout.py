@@ -76,8 +76,10 @@ def _line(row: Sequence[str], widths: Sequence[int], *, heading: bool, labelled:
 
 
 def _elastic(table: Table) -> list[int]:
-    """Which columns may be cut: those it names, else the last one."""
-    return [table.columns.index(name) for name in table.elastic if name in table.columns] or [len(table.columns) - 1]
+    """Which columns may be cut: those it names, if it has any of them."""
+    if table.elastic is None:
+        return [len(table.columns) - 1]
+    return [table.columns.index(name) for name in table.elastic if name in table.columns]
 
 
 def _natural(table: Table) -> list[int]:
