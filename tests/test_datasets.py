@@ -86,9 +86,7 @@ def test_any_bytes_come_back(paths, tmp_path, source, data):
 def test_sixty_four_mebibytes(paths, tmp_path, source):
     """Q02: a JSON file of 64 MiB comes back exactly, and what is stored is smaller."""
     rng = random.Random(1)
-    row = [
-        json.dumps({"text": f"row {rng.random()}", "label": rng.randrange(9)}).encode() for _ in range(50_000)
-    ]
+    row = [json.dumps({"text": f"row {rng.random()}", "label": rng.randrange(9)}).encode() for _ in range(50_000)]
     data = b"[" + b",\n".join(row * 40)[: 64 * MIB - 2] + b"]"
     packed = datasets.pack(source(data, "big.json"), paths)
     assert packed.size >= 64 * MIB - 1
@@ -302,10 +300,10 @@ def test_a_real_limit_on_file_size(paths, source):
 def test_killed_while_packing(paths, source, tmp_path, point):
     """Killed before the name is given, only a temporary name stays, which `kept` shows; after it, a whole set."""
     path = source(noise(3 * MIB))
-    code = "import sys; from trainq.artifacts import datasets, paths; datasets.pack(sys.argv[1], paths.Paths(sys.argv[2]))"
-    died = subprocess.run(
-        [sys.executable, "-c", code, path, paths.root], env={**os.environ, "TRAINQ_CRASH": point}
+    code = (
+        "import sys; from trainq.artifacts import datasets, paths; datasets.pack(sys.argv[1], paths.Paths(sys.argv[2]))"
     )
+    died = subprocess.run([sys.executable, "-c", code, path, paths.root], env={**os.environ, "TRAINQ_CRASH": point})
     assert died.returncode == -signal.SIGKILL
     (found,) = datasets.kept(paths)
     assert found.written_at > 0

@@ -65,9 +65,7 @@ def test_the_environment_is_that_of_the_submit():
 def test_what_is_asked_for_passes_in_private():
     """E02: `--env-keep` values and secret-named `--env` values are apart, so that no database sees them."""
     env = {"HF_TOKEN": "t", "API_KEY": "k", "SSH_AUTH_SOCK": "s", "A": "a", "B": "b"}
-    got = filter_environment(
-        env, {"HF_TOKEN", "SSH_AUTH_SOCK", "B"}, {"DB_PASSWORD": "p", "A": "new", "B": "newer"}
-    )
+    got = filter_environment(env, {"HF_TOKEN", "SSH_AUTH_SOCK", "B"}, {"DB_PASSWORD": "p", "A": "new", "B": "newer"})
     assert got.plain == {"A": "new"}
     assert got.private == {"HF_TOKEN": "t", "SSH_AUTH_SOCK": "s", "B": "newer", "DB_PASSWORD": "p"}
     assert got.dropped == ("API_KEY",)
@@ -108,6 +106,4 @@ def test_bytes_come_through(env):
 
 def test_a_worker_gives_its_own_values_of_what_was_left_out():
     """E02: only names the submit left out, and only if the worker has them."""
-    assert restored({"HF_TOKEN": "w", "API_KEY": "w", "A": "w"}, ("HF_TOKEN", "OTHER_KEY")) == {
-        "HF_TOKEN": "w"
-    }
+    assert restored({"HF_TOKEN": "w", "API_KEY": "w", "A": "w"}, ("HF_TOKEN", "OTHER_KEY")) == {"HF_TOKEN": "w"}

@@ -73,11 +73,7 @@ def test_json_counts_by_what_it_says(value, chance, ascii_only):
 
 def test_a_byte_order_mark_does_not_count():
     """A file from another system's editor is the same data."""
-    assert (
-        canonical_json_digest(b'\xef\xbb\xbf{"a": 1}')
-        == canonical_json_digest(b'{"a":1}\r\n')
-        == sha(b'{"a":1}')
-    )
+    assert canonical_json_digest(b'\xef\xbb\xbf{"a": 1}') == canonical_json_digest(b'{"a":1}\r\n') == sha(b'{"a":1}')
 
 
 @pytest.mark.parametrize(

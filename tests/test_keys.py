@@ -62,9 +62,7 @@ def test_placeholders_are_filled_in():
     assert got == "t-3-0.5-true-x"
 
 
-@pytest.mark.parametrize(
-    "value", ["a/b", "..", ".x", "", "a b", "@latest", "\udcff", "\n", None, [1], {}, "x" * 300]
-)
+@pytest.mark.parametrize("value", ["a/b", "..", ".x", "", "a b", "@latest", "\udcff", "\n", None, [1], {}, "x" * 300])
 def test_a_value_that_breaks_the_rule_names_its_parameter(value):
     """A parameter cannot write among other users' models: no `/`, no dot in front, nothing odd."""
     with pytest.raises(BadValue) as error:

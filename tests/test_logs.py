@@ -114,10 +114,7 @@ def test_following_reads_to_the_very_end(log):
     """Q50: `-f` ends by itself when the job ends, with all that was written, also between the last looks."""
     write(log, b"one")
     assert followed(log, 0) == b"one"
-    assert (
-        followed(log, 1, lambda: write(log, b"two", "ab"), lambda: write(log, b"three", "ab"))
-        == b"netwothree"
-    )
+    assert followed(log, 1, lambda: write(log, b"two", "ab"), lambda: write(log, b"three", "ab")) == b"netwothree"
     assert followed(log, logs.start_of_tail(log, 0), lambda: write(log, b"new", "ab")) == b"new"
 
 
@@ -152,10 +149,7 @@ def test_following_survives_what_is_done_to_the_log(log):
         os.replace(f"{log}.new", log)
 
     assert followed(log, 0, replace) == b"0123456789resta longer one than before"
-    assert (
-        followed(log, 0, lambda: os.unlink(log), lambda: write(log, b"again"))
-        == b"a longer one than beforeagain"
-    )
+    assert followed(log, 0, lambda: os.unlink(log), lambda: write(log, b"again")) == b"a longer one than beforeagain"
     assert followed(log, 1000) == b"again"
 
 

@@ -26,16 +26,8 @@ def declares(**params):
 
 
 def values(finite=True):
-    leaves = (
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text()
-    )
-    return st.recursive(
-        leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10
-    )
+    leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    return st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
 
 
 def same(a, b):
@@ -139,9 +131,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(kind, text):
 
 def test_json_values_keep_their_kind():
     """Lines of --from give JSON values: a whole number fits a float, nothing else is bent."""
-    spec = declares(
-        i={"type": "int"}, f={"type": "float"}, b={"type": "bool"}, t={"type": "text"}, j={"type": "json"}
-    )
+    spec = declares(i={"type": "int"}, f={"type": "float"}, b={"type": "bool"}, t={"type": "text"}, j={"type": "json"})
     good = {"i": 3, "f": 1, "b": True, "t": "x", "j": {"a": [1]}}
     assert same(coerce(spec, good, from_text=False), {**good, "f": 1.0})
     assert same(coerce(spec, {**good, "i": 3.0}, from_text=False)["i"], 3)
@@ -187,9 +177,7 @@ def test_choices_and_ranges_hold():
             coerce(spec, bad, from_text=True)
 
 
-@given(
-    st.sampled_from(["int", "float", "bool", "text", "json"]), st.text() | st.from_regex(r"[-+0-9.eE_]{0,9}")
-)
+@given(st.sampled_from(["int", "float", "bool", "text", "json"]), st.text() | st.from_regex(r"[-+0-9.eE_]{0,9}"))
 def test_no_text_ends_in_anything_but_a_value_or_bad_param(kind, text):
     """Whatever is typed for a declared parameter, the answer is a value of its kind or BadParam."""
     try:
@@ -202,9 +190,7 @@ def test_no_text_ends_in_anything_but_a_value_or_bad_param(kind, text):
 
 def test_variables_of_parameters():
     """TRAINQ_PARAM_<NAME>: upper case, other characters `_`; text raw, all else compact JSON."""
-    got = param_variables(
-        {"lr": 0.1, "my-name": "a b", "größe": [1, {"x": None}], "b": True, "odd": "\udcff"}
-    )
+    got = param_variables({"lr": 0.1, "my-name": "a b", "größe": [1, {"x": None}], "b": True, "odd": "\udcff"})
     assert got == {
         "TRAINQ_PARAM_LR": "0.1",
         "TRAINQ_PARAM_MY_NAME": "a b",
@@ -218,6 +204,4 @@ def test_names_that_collide_are_both_unset():
     """Two parameters whose variable name would be the same are unset, as is a value no variable can hold."""
     assert param_variables({"a-b": 1, "a_b": 2, "A.B": 3, "c": 4}) == {"TRAINQ_PARAM_C": "4"}
     assert list(param_variables({"big": "x" * 131_072, "fits": "x" * 131_000})) == ["TRAINQ_PARAM_FITS"]
-    assert param_variables({"nul": "a\0b", "lone": "\ud800", "json": "\\u0000"}) == {
-        "TRAINQ_PARAM_JSON": "\\u0000"
-    }
+    assert param_variables({"nul": "a\0b", "lone": "\ud800", "json": "\\u0000"}) == {"TRAINQ_PARAM_JSON": "\\u0000"}

@@ -55,9 +55,7 @@ def test_without_a_file_the_defaults_hold(tmp_path):
 
 def test_every_row_has_its_attribute():
     """The annotated sections and the table of rows name the same settings."""
-    named = {
-        section: set(typing.get_type_hints(getattr(module, section.capitalize()))) for section in SECTIONS
-    }
+    named = {section: set(typing.get_type_hints(getattr(module, section.capitalize()))) for section in SECTIONS}
     assert named == {section: {row.name for row in ROWS if row.section == section} for section in SECTIONS}
 
 
@@ -123,10 +121,7 @@ def test_the_url_has_its_own_variable_and_never_shows_a_password():
     got = load(None, environ={"TRAINQ_URL": "postgresql://me:se:cr@et@host/db"})
     assert got.store.url == "postgresql://me:se:cr@et@host/db"
     assert got.rows()[0] == ("store.url", "postgresql://me:***@host/db", "env")
-    assert (
-        load(None, environ={"TRAINQ_URL": "postgresql://me@host/db"}).rows()[0][1]
-        == "postgresql://me@host/db"
-    )
+    assert load(None, environ={"TRAINQ_URL": "postgresql://me@host/db"}).rows()[0][1] == "postgresql://me@host/db"
     assert load(None, environ={"TRAINQ_URL": "a", "TRAINQ_STORE_URL": "b"}).store.url == "b"
 
 
@@ -239,9 +234,7 @@ def test_the_order_of_limits_holds(write, text):
 
 def test_fast_settings_hold(write):
     """The fast times of the feature checks are accepted."""
-    root = write(
-        '[times]\nheartbeat = "0.5s"\nholder_limit = "2s"\nzombie_after = "4s"\npoll = "0.2s"\ngrace = "1s"\n'
-    )
+    root = write('[times]\nheartbeat = "0.5s"\nholder_limit = "2s"\nzombie_after = "4s"\npoll = "0.2s"\ngrace = "1s"\n')
     assert load(root, environ={}).times.heartbeat == 0.5
 
 

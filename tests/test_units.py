@@ -127,9 +127,7 @@ def test_sizes_are_shown_short(count, text):
     assert show_size(count) == text
 
 
-@given(
-    st.floats(0, 3e9) | st.integers(0, 3 * 10**9) | st.sampled_from([0.1, 0.25, 1e-9, 5e-324, 86400, 90, 300])
-)
+@given(st.floats(0, 3e9) | st.integers(0, 3 * 10**9) | st.sampled_from([0.1, 0.25, 1e-9, 5e-324, 86400, 90, 300]))
 def test_exact_durations_come_back(seconds):
     """What doctor shows as a setting can be pasted into trainq.toml."""
     assert duration(exact_duration(seconds)) == pytest.approx(seconds, rel=1e-12, abs=1e-12)
