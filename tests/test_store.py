@@ -114,7 +114,7 @@ class TestStore:
         with session.writing() as tx:
             for number in (1, 2):
                 jobs.request_cancel(tx, number, "ann", grace_s=None, message=None)
-            assert pruning.retire(tx, [1, 2]) == 2
+            assert pruning.retire(tx, [1, 2]) == [1, 2]
         assert put(session) == [3]
         with session.writing() as tx:
             jobs.request_cancel(tx, 3, "ann", grace_s=None, message=None)
@@ -396,13 +396,13 @@ print(json.dumps(claimed))
         put(session)
         claim = take(session).claim
         with session.writing() as tx:
-            assert jobs.asked_to_stop(tx, 1) == set()
+            assert jobs.asked_to_stop(tx, 1) == {}
             assert jobs.request_cancel(tx, 1, "ann", grace_s=3.0, message="why") == "canceling"
             assert jobs.beat(tx, claim, NOTHING) == (True, 3.0)
             assert jobs.request_cancel(tx, 1, "bob", grace_s=0.0, message=None) == "canceling"
             assert jobs.beat(tx, claim, NOTHING) == (True, 0.0)
-            assert jobs.asked_to_stop(tx, 1) == {1}
-            assert jobs.asked_to_stop(tx, 2) == set()
+            assert jobs.asked_to_stop(tx, 1) == {1: (None,)}
+            assert jobs.asked_to_stop(tx, 2) == {}
         assert [row["reason"] for row in history(session, 1)] == [None, None, "canceling"]
         row = job_row(session, 1)
         assert (row["cancel_by"], row["message"]) == ("ann", "why")
@@ -894,9 +894,9 @@ print(json.dumps(claimed))
         settle(session, claims[2])
         settle(session, claims[3], Outcome("drained"))
         with session.reading() as tx:
-            assert lost.held_here(tx, "m/b/h/ns") == [Held(1, 1, here, "call.0", "w@m/b/h/ns", 7, 70)]
-            assert [held.job_id for held in lost.held_here(tx, "m/b/h/other")] == [2]
-            assert lost.held_here(tx, "m/b/h") == lost.held_here(tx, "") == []
+            assert lost.held_here(tx, "m/b/h/ns", 0) == [Held(1, 1, here, "call.0", "w@m/b/h/ns", 7, 70)]
+            assert [held.job_id for held in lost.held_here(tx, "m/b/h/other", 0)] == [2]
+            assert lost.held_here(tx, "m/b/h", 0) == lost.held_here(tx, "", 0) == []
             assert lost.running(tx, None) == [1, 2]
             assert lost.running(tx, here) == [2]
 
@@ -908,7 +908,7 @@ print(json.dumps(claimed))
             claim = take(session, worker).claim
             with session.writing() as tx:
                 jobs.beat(tx, claim, Progress(step=3))
-                [held] = lost.held_here(tx, "here")
+                [held] = lost.held_here(tx, "here", 0)
                 lost.look(tx, "A", 0.0, 10.0)
                 [back] = lost.expire_held(tx, held, "worker w is gone")
                 assert lost.expire_held(tx, held, "again") == []
@@ -921,7 +921,7 @@ print(json.dumps(claimed))
         take(session, worker)
         with session.writing() as tx:
             jobs.request_cancel(tx, 2, "ann", grace_s=None, message=None)
-            [held] = lost.held_here(tx, "here")
+            [held] = lost.held_here(tx, "here", 0)
             assert [back.state for back in lost.expire_held(tx, held, "gone")] == ["canceled"]
         assert job_row(session, 2)["system_used"] == 0
 
@@ -932,7 +932,7 @@ print(json.dumps(claimed))
         worker = self.worker_at(session, "here")
         claim = take(session, worker).claim
         with session.reading() as tx:
-            [held] = lost.held_here(tx, "here")
+            [held] = lost.held_here(tx, "here", 0)
         settle(session, claim, OK if meanwhile == "ended" else Outcome("drained"))
         if meanwhile != "ended":
             take(session, worker if meanwhile == "another attempt" else worker + 1)
@@ -977,10 +977,10 @@ print(json.dumps(claimed))
             assert pruning.old_jobs(tx, tx.now - 3600) == []
             assert sorted(pruning.old_jobs(tx, tx.now + 1)) == [1, 2, 3]
             assert pruning.old_jobs(tx, tx.now + 1, 2) == [1, 2]
-            assert pruning.retire(tx, [1, 2, 3, 4, 5, 6, 99]) == 3
+            assert pruning.retire(tx, [1, 2, 3, 4, 5, 6, 99]) == [1, 2, 3]
             assert [row[0] for row in tx.rows("SELECT id FROM job ORDER BY id")] == [4, 5, 6]
             assert [row[0] for row in tx.rows("SELECT id FROM past ORDER BY id")] == [1, 2, 3]
-            assert pruning.retire(tx, [1, 2, 3]) == 0
+            assert pruning.retire(tx, [1, 2, 3]) == []
             counts_are_real(tx)
             for table in ("spec", "job_data"):
                 left = {row[0] for row in tx.rows(f"SELECT job_id FROM {table}")}

@@ -325,7 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
     def expire_held(self, host, pick, late):
         """A worker of this host is provably gone: one of its jobs is back at once, but not if it moved meanwhile."""
         with self.session.reading() as tx:
-            held = lost.held_here(tx, host)
+            held = lost.held_here(tx, host, 0)
         here = {n: job for n, job in self.jobs.items() if job.state == "running" and f"host{job.worker % 2}" == host}
         assert [(one.job_id, one.attempt, one.worker_id) for one in held] == [
             (n, job.attempt, job.worker) for n, job in here.items()
@@ -385,7 +385,7 @@ class StoreMachine(RuleBasedStateMachine):
     def prune(self):
         with self.session.writing() as tx:
             ids = pruning.old_jobs(tx, clock.now() + 1)
-            assert pruning.retire(tx, ids) == len(ids)
+            assert pruning.retire(tx, ids) == ids
         assert sorted(ids) == [n for n, job in self.jobs.items() if job.state in ENDED and not job.gone]
         for number in ids:
             self.jobs[number].gone = True

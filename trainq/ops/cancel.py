@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from trainq import wake
@@ -89,5 +88,4 @@ def _gone(row: Row) -> Change:
 
 def may_change(queue: Queue, row: Row) -> bool:
     """Whether this user may change that job: its owner, root, and the owner of the root directory may."""
-    user_id = os.getuid()
-    return user_id in (0, row["user_id"]) or os.stat(queue.paths.root).st_uid == user_id
+    return queue.actor.user_id in (0, row["user_id"], queue.owner_id)

@@ -13,8 +13,10 @@ from trainq import wake
 from trainq.artifacts import datasets, models, runs
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import NotPossible, TrainqError
+from trainq.base.errors import Denied, NotPossible, TrainqError
+from trainq.domain.states import ENDED
 from trainq.ops import secrets
+from trainq.ops.cancel import may_change
 from trainq.ops.change import Change
 from trainq.ops.invariants import is_kept_result
 from trainq.ops.lost import take_back
@@ -23,7 +25,7 @@ from trainq.store import models as model_rows
 from trainq.store import pruning, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
@@ -57,23 +59,28 @@ def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = Fa
 def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry_run: bool = False) -> Pass:
     """Take out these ended jobs now, logs included; what waits or runs is refused.
 
-    Raises NotFound, and NotPossible for a single job that has not ended.
+    Raises NotFound, and for a single job Denied, or NotPossible when it has not ended, or is retried meanwhile.
     """
     session = queue.session
     with session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id)
         rows = reads.jobs(tx, found.ids)
-    ended = [row["id"] for row in rows if row["state"] in ("done", "errored", "canceled", "skipped")]
-    if found.one and not ended and rows:
-        raise NotPossible(f"job {rows[0]['id']} is {rows[0]['state']}", hint=f"trainq cancel {rows[0]['id']}")
     work = _Pass(queue, dry_run=dry_run)
-    work.retire(ended)
+    denied = {row["id"]: f"job {row['id']} belongs to {row['user']}" for row in rows if not may_change(queue, row)}
+    if found.one and denied:
+        raise Denied(*denied.values())
+    gone = work.retire([row["id"] for row in rows if row["state"] in ENDED and row["id"] not in denied])
     point("prune.selected")
-    for number in ended:
+    for number in gone:
         work.attempt_to("run", work.drop_run, number)
+    left = [row["id"] for row in rows if row["id"] not in {*gone, *denied}]
+    with session.reading() as tx:  # once more: what was retried meanwhile is refused for what it is now
+        states = {row["id"]: row["state"] for row in reads.jobs(tx, left)}
+    if found.one and left:
+        raise NotPossible(f"job {left[0]} is {states.get(left[0], 'pruned')}", hint=f"trainq cancel {left[0]}")
     work.stray_data(0.0)
-    left = {row["id"]: row["state"] for row in rows if row["id"] not in ended}
-    changes = work.changes + [Change(number, "refused", f"it is {state}") for number, state in left.items()]
+    changes = work.changes + [Change(number, "denied", why) for number, why in denied.items()]
+    changes += [Change(number, "refused", f"it is {states.get(number, 'pruned')}") for number in left]
     changes += [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
     return Pass(changes, work.removed, work.trouble)
 
@@ -146,12 +153,15 @@ class _Pass:
             if len(ids) < pruning.BATCH:
                 return
 
-    def retire(self, ids: Sequence[int]) -> None:
-        """These ended jobs, whatever their age."""
-        if not self.dry_run and ids:
+    def retire(self, ids: Sequence[int]) -> Collection[int]:
+        """These jobs as far as they have ended still, whatever their age, a batch a transaction; those that went."""
+        gone = dict.fromkeys(ids if self.dry_run else ())
+        for start in range(0, 0 if self.dry_run else len(ids), pruning.BATCH):
             with self.session.writing() as tx:
-                pruning.retire(tx, ids)
-        self.changes += [Change(number, "removed") for number in ids]
+                batch = pruning.retire(tx, ids[start : start + pruning.BATCH])
+            gone.update(dict.fromkeys(batch))
+        self.changes += [Change(number, "removed") for number in gone]
+        return gone.keys()
 
     def old_history(self, _before: float) -> None:
         """History and workers past their age (not that of files), and free pages."""

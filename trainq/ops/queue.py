@@ -51,6 +51,11 @@ class Queue:
         user_id = os.getuid()
         return Actor(hosts.user_name(user_id), user_id, hosts.hostname())
 
+    @cached_property
+    def owner_id(self) -> int:
+        """The uid whose root this is."""
+        return os.stat(self.paths.root).st_uid
+
 
 class Made(NamedTuple):
     """What `init` did."""

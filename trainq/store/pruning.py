@@ -24,14 +24,14 @@ def old_jobs(tx: Transaction, before: float, limit: int = BATCH) -> list[int]:
     return [row[0] for row in tx.rows(sql, (before, limit))]
 
 
-def retire(tx: Transaction, ids: Sequence[int]) -> int:
-    """Move ended jobs to the past and delete their rows; how many went."""
-    gone = 0
+def retire(tx: Transaction, ids: Sequence[int]) -> list[int]:
+    """Move ended jobs to the past and delete their rows; the ids of those that went."""
+    gone = []
     for job_id in ids:
         tx.named("retire", id=job_id)
-        gone += tx.changed(
-            "DELETE FROM job WHERE id = ? AND state IN ('done','errored','canceled','skipped')", (job_id,)
-        )
+        sql = "DELETE FROM job WHERE id = ? AND state IN ('done','errored','canceled','skipped')"
+        if tx.changed(sql, (job_id,)):
+            gone.append(job_id)
     return gone
 
 

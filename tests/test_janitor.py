@@ -1,0 +1,88 @@
+"""What `prune SEL` takes: only what is ended, its own, and unchanged when the gate opens."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from trainq.base.errors import Denied, NotPossible
+from trainq.ops import janitor
+from trainq.ops.queue import open_queue
+from trainq.store import jobs
+
+
+@pytest.fixture
+def queue(run_trainq):
+    """A queue with two canceled jobs that have a log each."""
+    run_trainq.ok("submit", "--", "true")
+    run_trainq.ok("submit", "--", "true")
+    run_trainq.ok("cancel", "1,2")
+    for job in (1, 2):
+        os.makedirs(log_of(run_trainq.root, job))
+    queue = open_queue(run_trainq.root)
+    yield queue
+    queue.session.close()
+
+
+def log_of(root, job):
+    return os.path.join(root, "runs", str(job), "1")
+
+
+def waits_for_a_lock(pid):
+    with open("/proc/locks", encoding="ascii") as file:
+        return any("->" in line and line.split()[5] == str(pid) for line in file)
+
+
+def until(look):
+    end = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def pruned_during_a_retry(queue, run_trainq, *words):
+    """Prune, while job 1 is retried between prune's look and its own turn at the gate."""
+    with queue.session.writing() as tx:
+        process = run_trainq.start("prune", "--json", *words)
+        until(lambda: waits_for_a_lock(process.pid) or process.poll() is not None)
+        assert process.poll() is None
+        jobs.retry(tx, 1, "ann@here")
+    out, _ = process.communicate(timeout=30)
+    return process.returncode, out
+
+
+def test_a_job_retried_meanwhile_keeps_its_files(queue, run_trainq):
+    """Q42: prune with a selector never takes a job that waits: not one retried after it had looked either."""
+    code, out = pruned_during_a_retry(queue, run_trainq, "1")
+    assert code == 4, out
+    assert b"job 1 is pending" in out
+    assert os.path.isdir(log_of(run_trainq.root, 1))
+
+
+def test_of_several_the_one_retried_meanwhile_is_refused(queue, run_trainq):
+    """Q42: the others go, and each is told apart."""
+    code, out = pruned_during_a_retry(queue, run_trainq, "1,2")
+    assert code == 7, out
+    assert b'"id":1,"result":"refused"' in out.replace(b" ", b"")
+    assert b'"id":2,"result":"removed"' in out.replace(b" ", b"")
+    assert os.path.isdir(log_of(run_trainq.root, 1))
+    assert not os.path.exists(log_of(run_trainq.root, 2))
+
+
+def test_a_strangers_job_is_denied(queue, monkeypatch):
+    """Q42: prune with a selector takes a job of its user, or as the owner of the root, and of nobody else."""
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(Denied):
+        janitor.prune_selected(queue, ["1"])
+    done = janitor.prune_selected(queue, ["1,2"])
+    assert [(change.id, change.result) for change in done.changes] == [(1, "denied"), (2, "denied")]
+    assert os.path.isdir(log_of(queue.paths.root, 1))
+
+
+def test_what_waits_is_refused(queue, run_trainq):
+    """Q42: refused before anything is done."""
+    run_trainq.ok("retry", "1")
+    with pytest.raises(NotPossible):
+        janitor.prune_selected(queue, ["1"])
