@@ -86,3 +86,53 @@ def test_what_waits_is_refused(queue, run_trainq):
     run_trainq.ok("retry", "1")
     with pytest.raises(NotPossible):
         janitor.prune_selected(queue, ["1"])
+
+
+def training_set(root):
+    """A training set in a file that no row names."""
+    path = os.path.join(root, "data", "0" * 64 + ".zst")
+    with open(path + ".other", "wb"):
+        pass
+    os.replace(path + ".other", path)
+    return path
+
+
+def test_a_named_prune_leaves_young_training_sets(queue):
+    """Q42: a set that somebody has packed and not yet named stays for file_grace, whoever prunes what."""
+    path = training_set(queue.paths.root)
+    janitor.prune_selected(queue, ["1"])
+    assert os.path.exists(path)
+
+
+def test_a_set_packed_anew_meanwhile_is_young(queue, run_trainq):
+    """Q42: its age is looked at again under the gate: a submit packed the same set a moment ago and names it next."""
+    run_trainq.ok("retry", "1,2")
+    path = training_set(run_trainq.root)
+    run_trainq.env["TRAINQ_KEEP_FILE_GRACE"] = "0s"
+    with queue.session.writing():
+        process = run_trainq.start("prune", "1,2")
+        until(lambda: waits_for_a_lock(process.pid) or process.poll() is not None)
+        training_set(run_trainq.root)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 7, out
+    assert os.path.exists(path)
+    run_trainq("prune", "1,2")
+    assert not os.path.exists(path)
+
+
+def test_what_is_named_costs_no_turn_at_the_gate(queue):
+    """Models and training sets that rows name are passed over without the gate."""
+    path = training_set(queue.paths.root)
+    os.makedirs(os.path.join(queue.paths.key("wine"), "@1"))
+    os.symlink("@1", queue.paths.latest("wine"))
+    impatient = open_queue(queue.paths.root, {"times.lock_wait": "0.1s", "keep.file_grace": "0s"})
+    with queue.session.writing() as tx:
+        tx.rows("INSERT INTO data(sha256, size, stored_size, at) VALUES(?, 1, 1, ?)", ("0" * 64, tx.now + 60))
+        tx.rows("INSERT INTO model VALUES('wine', 1, 0, 1, 1, NULL, '{}', '{}', NULL, 0, '', 0)")
+    with queue.session.writing():
+        work = janitor._Pass(impatient, dry_run=False)
+        work.stray_models(work.before_files)
+        work.stray_data(work.before_files)
+    impatient.session.close()
+    assert work.trouble == []
+    assert os.path.exists(path)

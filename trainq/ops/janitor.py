@@ -78,7 +78,7 @@ def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHIN
         states = {row["id"]: row["state"] for row in reads.jobs(tx, left)}
     if found.one and left:
         raise NotPossible(f"job {left[0]} is {states.get(left[0], 'pruned')}", hint=f"trainq cancel {left[0]}")
-    work.stray_data(0.0)
+    work.stray_data(work.before_files)
     changes = work.changes + [Change(number, "denied", why) for number, why in denied.items()]
     changes += [Change(number, "refused", f"it is {states.get(number, 'pruned')}") for number in left]
     changes += [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
@@ -95,18 +95,18 @@ class _Pass:
         self.dry_run = dry_run
         self.keep = queue.settings.keep
         self.now = clock.now()
+        self.before_files = self.now - self.keep.file_grace
         self.changes: list[Change] = []
         self.removed: dict[str, int] = {}
         self.trouble: list[str] = []
 
     def everything(self, older_than_s: float | None) -> Pass:
         age_s = self.keep.jobs if older_than_s is None else older_than_s
-        before_files = self.now - self.keep.file_grace
         self.take_back()
         self.old_jobs(self.now - age_s)
         for what, step in STEPS:
             try:
-                step(self, before_files)
+                step(self, self.before_files)
             except (TrainqError, OSError) as error:
                 self.trouble.append(f"{what}: {error}")  # one sick corner does not stop the others
             point("prune.step")
@@ -181,7 +181,6 @@ class _Pass:
 
     def stray_data(self, before: float) -> None:
         """Training sets that no job names: the row first, the file after the commit, under the gate."""
-        before = before or self.now
         while True:
             with self.session.reading() as tx:
                 found = pruning.unnamed_data(tx, before)
@@ -195,14 +194,17 @@ class _Pass:
             point("prune.data_forgotten")
         for kept in datasets.kept(self.paths):
             if kept.written_at <= before and not self.dry_run:
-                self.attempt_to("files of training sets", self._drop_data, kept)
+                self.attempt_to("files of training sets", self._drop_data, kept, before)
 
-    def _drop_data(self, kept: datasets.Kept) -> bool:
+    def _drop_data(self, kept: datasets.Kept, before: float) -> bool:
         if kept.sha256 is None:
             return files.remove(kept.path)
+        with self.session.reading() as tx:
+            if pruning.data_is_named(tx, kept.sha256):
+                return False
         with self.session.writing() as tx:  # under the gate: a submit that is about to name it looks there too
-            named = pruning.data_is_named(tx, kept.sha256)
-            return not named and datasets.drop(self.paths, kept.sha256)
+            is_needed = pruning.data_is_named(tx, kept.sha256) or not self._is_before(kept.path, before)
+            return not is_needed and datasets.drop(self.paths, kept.sha256)
 
     def stray_models(self, before: float) -> None:
         """Directories that no row names go aside; `@latest` points to the newest row."""
@@ -228,6 +230,9 @@ class _Pass:
             return False
 
     def _put_aside(self, key: str, version: int) -> bool:
+        with self.session.reading() as tx:
+            if model_rows.is_named(tx, key, version):
+                return False
         with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
             if model_rows.is_named(tx, key, version):
                 return False
