@@ -33,7 +33,7 @@ from store_builders import (
     take,
 )
 
-from trainq.domain.job import Claim, Outcome, Progress
+from trainq.domain.job import Claim, Decision, Outcome, Progress
 from trainq.domain.states import USER_CAUSES
 from trainq.store import checkpoints, jobs, lost, models, pruning, reads, workers
 from trainq.store.checkpoints import NewCheckpoint
@@ -392,7 +392,7 @@ print(json.dumps(claimed))
         assert states(session, 1) == ["pending", "running"]
 
     def test_a_beat_brings_the_wish_to_cancel(self, session):
-        """Q31: the flag and its grace come with the next beat; asked twice, the newest grace counts, one note only."""
+        """Q31: the flag and its grace come with the next beat; asked again, the shortest grace counts, one note only."""
         put(session)
         claim = take(session).claim
         with session.writing() as tx:
@@ -401,7 +401,9 @@ print(json.dumps(claimed))
             assert jobs.beat(tx, claim, NOTHING) == (True, 3.0)
             assert jobs.request_cancel(tx, 1, "bob", grace_s=0.0, message=None) == "canceling"
             assert jobs.beat(tx, claim, NOTHING) == (True, 0.0)
-            assert jobs.asked_to_stop(tx, 1) == {1: (None,)}
+            assert jobs.asked_to_stop(tx, 1) == {1: (0.0,)}
+            assert jobs.request_cancel(tx, 1, "cid", grace_s=None, message=None) == "canceling"
+            assert jobs.asked_to_stop(tx, 1) == {1: (0.0,)}
             assert jobs.asked_to_stop(tx, 2) == {}
         assert [row["reason"] for row in history(session, 1)] == [None, None, "canceling"]
         row = job_row(session, 1)
@@ -429,18 +431,21 @@ print(json.dumps(claimed))
         assert row["ended_at"] is not None
 
     def test_has_ended_tells_of_this_attempt(self, session):
-        """After a COMMIT that answered with an error: was the end written? Not by another attempt's end."""
+        """After a COMMIT that answered with an error: was this end written? Not another attempt's, nor somebody else's."""
         put(session)
         first = take(session).claim
         with session.reading() as tx:
-            assert jobs.has_ended(tx, first) is False
+            assert jobs.has_ended(tx, first, Decision("pending", "drained")) is False
         settle(session, first, Outcome("drained"))
         second = take(session).claim
         with session.reading() as tx:
-            assert jobs.has_ended(tx, first) is True
-            assert jobs.has_ended(tx, second) is False
+            assert jobs.has_ended(tx, first, Decision("pending", "drained")) is True
+            assert jobs.has_ended(tx, first, Decision("done")) is False
+            assert jobs.has_ended(tx, first, None) is False
+            assert jobs.has_ended(tx, second, Decision("pending", "drained")) is False
             assert jobs.unknown_claims(tx, 1, []) == [second]
-            assert jobs.unknown_claims(tx, 1, [1]) == []
+            assert jobs.unknown_claims(tx, 1, [first]) == [second]
+            assert jobs.unknown_claims(tx, 1, [second]) == []
             assert jobs.unknown_claims(tx, 2, []) == []
 
     @pytest.mark.parametrize("cause", [None, "exit", "timeout", "store", "drained", "requeued", "zombie"])

@@ -285,7 +285,13 @@ def _check_order(settings: Settings) -> None:
     """What freezes a job must come before what gives it away, and both after more than one heartbeat."""
     times = settings.times
     if times.heartbeat < times.holder_limit < times.zombie_after:
-        return
+        if times.heartbeat * 3 <= times.zombie_after:
+            return
+        raise BadSettings(
+            f"{FILE}: [times] zombie_after must be at least three heartbeats: workers look for the lost at each"
+            f" of theirs ({exact_duration(times.heartbeat)}), and two looks in its half are needed",
+            hint=f"edit {settings.path}" if settings.path else None,
+        )
     names = ("heartbeat", "holder_limit", "zombie_after")
     said = " < ".join(f"{name} ({exact_duration(getattr(times, name))})" for name in names)
     raise BadSettings(

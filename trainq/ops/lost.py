@@ -7,6 +7,7 @@ that stood still for zombie-after counts.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from trainq.base import clock, hosts
@@ -36,7 +37,7 @@ def take_back(
 def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None = None) -> list[Lost]:
     """Jobs whose worker ran on this host and is provably gone: back at once, when nothing of them is left."""
     with session.reading() as tx:
-        held = lost.held_here(tx, hosts.identity())
+        held = lost.held_here(tx, hosts.identity(), os.getuid())
     dead = [
         one for one in held
         if (only is None or one.job_id in only) and not hosts.is_same_process(one.pid, one.pid_start)

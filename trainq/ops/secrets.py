@@ -47,6 +47,15 @@ def drop(session: LocalSession, paths: Paths, uid: str) -> bool:
         return is_gone
 
 
+def drop_ended(session: LocalSession, paths: Paths) -> None:
+    """The same for all that are kept, as far as it can be done."""
+    try:
+        uids = kept(paths)
+    except (TrainqError, OSError):
+        return  # specs/ cannot be read: the janitor says so
+    drop_all(session, paths, uids)
+
+
 def drop_all(session: LocalSession, paths: Paths, uids: Iterable[str]) -> None:
     """The same for several, as far as it can be done."""
     for uid in uids:

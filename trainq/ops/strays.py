@@ -29,8 +29,12 @@ def end(attempts: Mapping[str, int], patience_s: float = PATIENCE_S) -> set[str]
     wanted = {os.fsencode(uid): attempt for uid, attempt in attempts.items()}
     until = time.monotonic() + patience_s
     left: set[bytes] = set()
+    empty_looks = 0  # one alone may have missed a chain that forks and exits
     while True:
-        found = list(_marked({uid: wanted[uid] for uid in wanted.keys() - left}))
+        try:
+            found = list(_marked({uid: wanted[uid] for uid in wanted.keys() - left}))
+        except OSError:
+            return set(attempts)  # who cannot look has not seen that nothing is left
         try:
             left |= {uid for uid, fd in found if not _kill(fd)}
             _wait([fd for uid, fd in found if uid not in left], until)
@@ -38,7 +42,8 @@ def end(attempts: Mapping[str, int], patience_s: float = PATIENCE_S) -> set[str]
             for _, fd in found:
                 os.close(fd)
         alive = {uid for uid, _ in found}
-        if alive <= left or time.monotonic() >= until:
+        empty_looks = 0 if alive - left else empty_looks + 1
+        if empty_looks == 2 or time.monotonic() >= until:
             return {os.fsdecode(uid) for uid in left | alive}
 
 
@@ -49,7 +54,7 @@ def _marked(wanted: Mapping[bytes, int]) -> Iterator[tuple[bytes, int]]:
             continue
         try:
             fd = os.pidfd_open(int(name))
-        except OSError:
+        except ProcessLookupError:
             continue  # it has gone
         environ = _environ(name)
         uid = _value(environ, _MARK)

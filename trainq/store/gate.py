@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trainq.base import hosts
-from trainq.base.errors import GateBusy, NoLocks, Unwritable
+from trainq.base.errors import GateBusy, NoLocks, Storage, Unwritable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -134,4 +134,4 @@ class Gate:
     def _no_locks(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             return NoLocks(f"{self.path}: this file system gives no locks: {error.strerror}", hint="trainq doctor")
-        return error
+        return Storage(f"{self.path}: the lock cannot be taken: {error.strerror}")

@@ -139,25 +139,29 @@ def waiting(tx: Transaction, queues: Iterable[str], states: Sequence[str]) -> in
     return sum(tx.value("SELECT n FROM count WHERE queue = ? AND state = ?", pair) or 0 for pair in pairs)
 
 
-def asked_to_stop(tx: Transaction, worker_id: int) -> set[int]:
-    """The running jobs of a worker that somebody wants canceled."""
+def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | None]]:
+    """The running jobs of a worker that somebody wants canceled, and the grace asked for (None: the job's own)."""
     sql = (
-        "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
+        "SELECT id, cancel_grace_s FROM job INDEXED BY job_running"
+        " WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
     )
-    return {row[0] for row in tx.rows(sql, (worker_id,))}
+    return {row[0]: (row[1],) for row in tx.rows(sql, (worker_id,))}
 
 
-def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[int]) -> list[Claim]:
+def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[Claim]) -> list[Claim]:
     """Claims of this worker that it does not know of: a commit answered with an error and had gone through."""
     sql = "SELECT id, attempt FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ?"
     ours = set(known)
-    return [Claim(row[0], row[1], worker_id) for row in tx.rows(sql, (worker_id,)) if row[0] not in ours]
+    return [claim for row in tx.rows(sql, (worker_id,)) if (claim := Claim(row[0], row[1], worker_id)) not in ours]
 
 
-def has_ended(tx: Transaction, claim: Claim) -> bool:
-    """Whether this attempt's end is written already."""
-    sql = "SELECT 1 FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
-    return tx.value(sql, (claim.job_id, claim.attempt)) is not None
+def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
+    """Whether this attempt's end is written already, and is the one that was decided here, not somebody else's."""
+    if decision is None:
+        return False
+    sql = "SELECT state, reason FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
+    row = tx.one(sql, (claim.job_id, claim.attempt))
+    return row is not None and (row[0], row[1]) == (decision.state, decision.reason)
 
 
 def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str]) -> Claimed | None:

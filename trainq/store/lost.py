@@ -67,14 +67,15 @@ def running(tx: Transaction, mine: int | None) -> list[int]:
     return [row[0] for row in tx.rows(sql, (mine,))]
 
 
-def held_here(tx: Transaction, identity: str) -> list[Held]:
-    """The running jobs whose worker is on the host of this identity."""
+def held_here(tx: Transaction, identity: str, user_id: int) -> list[Held]:
+    """The running jobs whose worker is on the host of this identity, and of this user (0: of any): of another user's
+    processes nothing can be proved."""
     sql = (
         "SELECT j.id, j.attempt, j.worker_id, s.uid || '.' || (j.id - s.first_id), w.name, w.pid, w.pid_start"
         " FROM job j INDEXED BY job_running JOIN worker w ON w.id = j.worker_id JOIN submission s ON s.id = j.submission_id"
-        " WHERE j.state = 'running' AND w.host_identity = ?"
+        " WHERE j.state = 'running' AND w.host_identity = ?1 AND ?2 IN (0, w.user_id)"
     )
-    return [Held(*row) for row in tx.rows(sql, (identity,))]
+    return [Held(*row) for row in tx.rows(sql, (identity, user_id))]
 
 
 def expire_held(tx: Transaction, held: Held, why: str) -> list[Lost]:

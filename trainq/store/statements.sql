@@ -86,7 +86,8 @@ RETURNING id
 -- name: cancel_running
 -- A running one is asked: its worker sees the flag, and no later result wins over it.
 UPDATE job SET cancel_at = coalesce(cancel_at, :now), cancel_by = coalesce(cancel_by, :by),
-  cancel_grace_s = :grace_s, reason = 'canceling', message = coalesce(:message, message)
+  cancel_grace_s = CASE WHEN cancel_at IS NULL THEN :grace_s ELSE min(coalesce(cancel_grace_s, :grace_s), coalesce(:grace_s, cancel_grace_s)) END,
+  reason = 'canceling', message = coalesce(:message, message)
 WHERE id = :id AND state = 'running'
 RETURNING id
 

@@ -7,6 +7,7 @@ in its log too); every write carries the claim; a model is named only in the tra
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import manifest
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 HOOK_GRACE_S = 2.0
 NO_MODEL = "nothing was written to TRAINQ_MODEL_DIR; no model"
 NO_LEASE_S = 3600.0
+METRIC_NAMES = 1000
 WORD_S = 1.0
 """How long the keeper has to tell that it had frozen a job, before a limit counts again."""
 
@@ -85,8 +87,11 @@ class Attempt:
         self._limit_at: float | None = None
         self._hook_until: float | None = None
         self._exited: Exited | None = None
+        self._too_many_names = False
+        self._stopping_grace_s = float("inf")
         self._first_error = ""  # as the job told it, before its log went on
         self._kills = 0
+        self._killed_frozen = False  # the keeper had to kill what it could not freeze
         self._files = Preparation(claimed, place)
         self._publication: Publication | None = None
 
@@ -126,13 +131,8 @@ class Attempt:
         """Make what must be there (slow things in the pool), then start."""
         try:
             self._files.open()
-        except (DiskFull, Storage, Unwritable) as error:
-            # The disk's fault and not the job's: it goes back at no cost, and this worker takes no more.
-            self.trouble = f"a run cannot be prepared here: {_text(error)}"
-            self._end("drained", self.trouble)
-            return
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end("spawn", f"cannot prepare the run: {_text(error)}")
+            self._not_prepared(error, "spawn")
             return
         if self._files.staged is not None:
             self._publication = Publication(self.claimed, self.place.paths, self._files.staged, self.place.keep_models)
@@ -148,7 +148,7 @@ class Attempt:
         if isinstance(error, BrokenCheckpoints):
             self._end("checkpoint", error.message)
         elif error is not None:
-            self._end(_cause(error, "data"), f"what it needs cannot be fetched: {_text(error)}")
+            self._not_prepared(error, "data")
         elif self.outcome is None:
             self.start()
 
@@ -164,7 +164,15 @@ class Attempt:
         try:
             self._hand(self._files.plan())
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._end(_cause(error, "data" if isinstance(error, BadData) else "spawn"), f"cannot start: {_text(error)}")
+            self._not_prepared(error, "data" if isinstance(error, BadData) else "spawn")
+
+    def _not_prepared(self, error: BaseException, cause: str) -> None:
+        """It cannot start. A disk that is full or sick is this host's fault: then the job goes back at no cost, and the
+        worker takes no more."""
+        text = f"the run cannot be prepared: {_text(error)}"
+        if isinstance(error, (DiskFull, Storage, Unwritable)):
+            self.trouble, cause = text, "drained"
+        self._end(cause, text)
 
     def _hand(self, plan: Any) -> None:
         import os
@@ -192,6 +200,7 @@ class Attempt:
             self._exited = event
         elif isinstance(event, Frozen):
             self.frozen = True
+            self._killed_frozen = self._killed_frozen or event.killed > 0
         elif isinstance(event, Thawed):
             self._thawed(event.frozen_s)
         elif isinstance(event, Empty):
@@ -225,8 +234,7 @@ class Attempt:
             said = {name: message[name] for name in ("fraction", "step", "total")} | {"note": message["message"]}
             self.progress = self.progress._replace(**{name: new for name, new in said.items() if new is not None})
         elif word == "metric":
-            self.metrics.update(message["values"])
-            self.progress = self.progress._replace(metrics=json.dumps(_finite(self.metrics)))
+            self._add_metrics(message["values"])
         elif word == "checkpoint":
             self.saves.append(Save(NewCheckpoint(*(message[name] for name in NewCheckpoint._fields)), message["asker"]))
         elif word == "checkpoint_failed":
@@ -236,6 +244,15 @@ class Attempt:
             self._first_error = self._first_error or message["error"]
         self.fresh = True
         self._spoke_at = clock.boot_s()
+
+    def _add_metrics(self, values: dict[str, float]) -> None:
+        """The newest of each name; a job that makes up names without end is heard for the first of them only."""
+        for name, value in values.items():
+            if name in self.metrics or len(self.metrics) < METRIC_NAMES:
+                self.metrics[name] = value
+            elif not self._too_many_names:
+                self._too_many_names = True
+                self._files.note(f"more than {METRIC_NAMES} names of metrics: further ones are not kept")
 
     def due_at(self) -> float | None:
         """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit.
@@ -272,11 +289,19 @@ class Attempt:
         if self.settled:
             self.keeper.stop(min(grace_s, HOOK_GRACE_S))
             return
+        self._stopping_grace_s = min(self._stopping_grace_s, grace_s)
         if self.stopped_for is None:
             self.stopped_for = why
             self.place.channel.push(self.uid, self.claim.attempt, {"do": "stop", "reason": _STOP_WORDS.get(why, why)})
         if self.handed:
             self.keeper.stop(grace_s)
+
+    def is_news(self, asked: tuple[float | None] | None) -> bool:
+        """Whether somebody wants it canceled sooner than it is being stopped: (the grace asked for,), or None."""
+        if asked is None or self.settled:
+            return False
+        grace_s = self.grace_s() if asked[0] is None else asked[0]
+        return self.stopped_for is None or grace_s < self._stopping_grace_s
 
     def grace_s(self) -> float:
         """Seconds between TERM and KILL."""
@@ -331,6 +356,7 @@ class Attempt:
         """All that is known, with ages instead of times."""
         now = clock.boot_s()
         return self.progress._replace(
+            metrics=json.dumps(_finite(self.metrics)) if self.metrics else None,
             pid=self.pid,
             started_ago_s=None if self.started_at is None else now - self.started_at,
             storing_ago_s=None if self.storing_at is None else now - self.storing_at,
@@ -352,6 +378,9 @@ class Attempt:
             return
         if ended is None:
             self._end("spawn", "the process was lost before it ended")
+            return
+        if self._killed_frozen and ended.signal == signal.SIGKILL and self.stopped_for is None:
+            self._end("zombie", "its worker lost the queue for too long, and it could not be frozen in time")
             return
         self.place.channel.drop(self.uid, self.claim.attempt)  # its last words come first
         failed = ended.signal is not None or ended.code != 0
@@ -392,7 +421,9 @@ class Attempt:
         self._publication.give_up()
         self.decision = None
         staged = self._publication.staged
-        self._end("store", f"the model could not be published: {_text(error)}; it is kept in {staged}")
+        self._end(
+            "store", f"the model could not be published: {_text(error)}; it is kept in {files.printable(staged or '')}"
+        )
 
     def _end(self, cause: str, text: str) -> None:
         self._files.note(text)
@@ -414,20 +445,20 @@ class Attempt:
                 jobs.say(tx, self.claim, NO_MODEL)
             self.decision = jobs.settle(tx, self.claim, self.outcome, self.latest())
 
-    def clean(self) -> Callable[[], None] | None:
-        """Close what is open; what else is left to do on the disk once the end is committed (slow, and repairable)."""
-        has_data = self._files.close()
-        publication = self._publication
-        if not has_data and publication is None:
-            return None
+    def tidy(self) -> Callable[[], None] | None:
+        """What is left to do for a model once the end is committed (slow, and repairable)."""
+        publication, lost = self._publication, self.lost
         kept = self.decision is not None and self.decision.reason == "store"
+        return None if publication is None else lambda: publication.clean(keep_staged=kept, lost=lost)
+
+    def clean(self) -> Callable[[], None] | None:
+        """Close what is open, when nothing runs any more; what else is left to do on the disk (slow)."""
+        if not self._files.close():
+            return None
 
         def clean() -> None:
-            if has_data:
-                self._files.remove_data()
-                point("clean.data_removed")
-            if publication is not None:
-                publication.clean(keep_staged=kept)
+            self._files.remove_data()
+            point("clean.data_removed")
 
         return clean
 
@@ -456,7 +487,8 @@ class Attempt:
 
     def _hook_heard(self, event: Event) -> None:
         if isinstance(event, Failed):
-            self.hook_failed = not_started(event.step, event.errno, "/bin/sh", self.claimed.spec["cwd"]).error
+            cwd = files.printable(self.claimed.spec["cwd"])
+            self.hook_failed = not_started(event.step, event.errno, "/bin/sh", cwd).error
             self._hook_until = None
         elif isinstance(event, Exited) and (event.code or event.signal):
             ended = f"exit {event.code}" if event.signal is None else f"signal {event.signal}"
@@ -468,20 +500,16 @@ class Attempt:
 _STOP_WORDS = {"timeout": "time"}
 
 
-def _cause(error: BaseException, else_: str) -> str:
-    """Whose fault it is that a run could not be prepared: a disk that is full or sick is not the job's."""
-    return "store" if isinstance(error, (DiskFull, Storage, Unwritable)) else else_
-
-
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
     """Metrics as JSON can hold them: no number is null."""
     return {name: value if value - value == 0 else None for name, value in metrics.items()}
 
 
 def _text(error: BaseException) -> str:
+    """The words of an error, as a row and a terminal can hold them."""
     if isinstance(error, TrainqError):
-        return error.message
+        return files.printable(error.message)
     if isinstance(error, OSError) and error.strerror:
         where = f"{files.printable(error.filename)}: " if isinstance(error.filename, str) else ""
         return f"{where}{error.strerror.lower()}"
-    return f"{type(error).__name__}: {error}"
+    return files.printable(f"{type(error).__name__}: {error}")

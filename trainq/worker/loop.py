@@ -199,7 +199,7 @@ class Worker:
         if self._adrift and self._stopping:
             try:
                 with self.session.reading() as tx:
-                    known = [attempt.claim.job_id for attempt in self._attempts()]
+                    known = [attempt.claim for attempt in self._attempts()]
                     self._adrift = bool(jobs.unknown_claims(tx, self._id, known))
             except TrainqError as error:
                 self._complain(error)
@@ -251,7 +251,7 @@ class Worker:
         due = [self._poll_at, self._beat_at]
         for attempt in self._attempts():
             due += [at for at in (attempt.due_at(), attempt.report_at(FRESH_S, START_S)) if at is not None]
-        for at in (self._due_at, self.options.until_at):
+        for at in (self._due_at, self.options.until_at if self._has_wishes() else None):
             if at is not None:
                 due.append(now + max(0.0, at - clock.now()))
         return max(0.0, min(due) - now)
@@ -302,8 +302,8 @@ class Worker:
                 self._quarantine.clear()
                 self._may_be_work = True
                 self._say("quarantine cleared")
-            asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else set()
-        if any(attempt.claim.job_id in asked and attempt.stopped_for is None for attempt in self._attempts()):
+            asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else {}
+        if any(attempt.is_news(asked.get(attempt.claim.job_id)) for attempt in self._attempts()):
             self._beat_at = 0.0
 
     def _hear(self) -> None:
@@ -348,17 +348,17 @@ class Worker:
         if beats:
             self._beat_at = clock.boot_s() + self.times.heartbeat
         done.found.extend(given_back)
-        self._free(done)
         for attempt, flags in done.flags:
             attempt.renewed(began + self.times.holder_limit, self._bound_s)
             if flags.cancel:
                 attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
+        self._free(done)
         for claimed in done.claimed:
             self._begin(claimed, began)
         for name in done.paused:
             self._say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
         if any(one.state != "pending" for one in done.found):
-            secrets.drop_all(self.session, self.queue.paths, secrets.kept(self.queue.paths))
+            secrets.drop_ended(self.session, self.queue.paths)
         if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
             wake.ring(self.queue.paths.bell_number)
 
@@ -391,6 +391,7 @@ class Worker:
                 continue
             if attempt in done.settled:
                 attempt.answer(ok=attempt.stopped_for != "canceled")
+                self._do_slowly(attempt.tidy())
                 attempt.run_hook()
                 if attempt.claimed.spec.get("secrets"):
                     secrets.drop_all(self.session, self.queue.paths, [attempt.uid])
@@ -408,11 +409,16 @@ class Worker:
     def _clear(self, slot: Slot, attempt: Attempt) -> None:
         """Nothing of it is left in the slot: give the slot away and tidy up."""
         slot.attempt = None
+        self._may_be_work = True  # what waits could not be claimed for this slot by the turn that ended it
         number, failed = attempt.claim.job_id, attempt.hook_failed
         if failed is not None:
             self._say("trouble", message=f"job {number}: its on-end line failed: {failed}")
             self._write(lambda tx: jobs.note_hook(tx, number, f"on-end: {failed}"))
-        work = attempt.clean()
+        if attempt.lost:
+            self._do_slowly(attempt.tidy())
+        self._do_slowly(attempt.clean())
+
+    def _do_slowly(self, work: Callable[[], None] | None) -> None:
         if work is not None:
             self._inbox.slow(work, self._cleaned)
 

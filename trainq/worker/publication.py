@@ -90,8 +90,13 @@ class Publication:
         """It could not be stored: nothing is named, and what was staged stays."""
         self.model, self.version, self.removed = None, None, []
 
-    def clean(self, *, keep_staged: bool) -> None:
-        """After the commit, repairable: the link to the newest, the directories of what is gone, an unused stage."""
+    def clean(self, *, keep_staged: bool, lost: bool = False) -> None:
+        """After the commit, repairable: the link to the newest, the directories of what is gone, an unused stage.
+
+        Of a lost claim nothing was named: what was placed is an orphan, which the janitor puts aside.
+        """
+        if lost and self.version is not None:
+            return
         if self.version is not None:
             model_files.advance_latest(self.paths, self.claimed.row["model_key"])
         elif self.staged is not None and not keep_staged:

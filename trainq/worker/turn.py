@@ -104,7 +104,7 @@ def _serve(tx: Transaction, attempt: Attempt, wanted: Wanted, now: float, done: 
 
 def _sort_out(tx: Transaction, attempt: Attempt, done: Done) -> None:
     """A claim that is not current: lost, unless it is our own commit that answered with an error and went through."""
-    if attempt.unsure and jobs.has_ended(tx, attempt.claim):
+    if attempt.unsure and jobs.has_ended(tx, attempt.claim, attempt.decision):
         done.settled.append(attempt)
     else:
         done.gone.append(attempt)
@@ -112,6 +112,6 @@ def _sort_out(tx: Transaction, attempt: Attempt, done: Done) -> None:
 
 def _take_in(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> None:
     """Give back, at no cost, what a commit that answered with an error had claimed after all."""
-    known = [attempt.claim.job_id for attempt in attempts]
+    known = [attempt.claim for attempt in attempts]
     for claim in jobs.unknown_claims(tx, wanted.worker_id, known):
         jobs.settle(tx, claim, Outcome("drained", error="the worker could not tell that it had claimed it"), Progress())
