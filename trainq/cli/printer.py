@@ -105,6 +105,18 @@ def note(text: str) -> None:
     say(f"trainq: {text}")
 
 
+def has_room(stream: Any) -> bool:
+    """Whether a line can be written now without waiting for the reader: a pipe that polls ready takes a page at once."""
+    import select
+
+    try:
+        poller = select.poll()
+        poller.register(stream, select.POLLOUT)
+        return bool(poller.poll(0))
+    except (OSError, ValueError, TypeError):
+        return True  # nothing that could be waited for: writing tells what it is
+
+
 def say(text: str) -> None:
     """One line on stderr."""
     if sys.stderr is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -84,13 +85,26 @@ def _queues(settings: Settings, asked: list[str] | None) -> tuple[str, ...]:
 
 
 def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[str, Any]], None]:
-    """What is called for each event: it writes, and never stops the worker."""
+    """What is called for each event: it writes, and never stops the worker.
+
+    A reader that stalls (a stopped terminal, a pager, a full pipe) must not keep the worker from its beats: what does
+    not fit is left out, and how much it was is said when it fits again.
+    """
     from trainq.base import clock
     from trainq.base.units import local_short, rfc3339
     from trainq.cli import printer
     from trainq.cli.document import encode
 
+    left_out = 0
+
     def tell(kind: str, facts: dict[str, Any]) -> None:
+        nonlocal left_out
+        if not printer.has_room(sys.stdout if jsonl else sys.stderr):
+            left_out += 1
+            return
+        if left_out and not jsonl and not line.quiet:
+            printer.say(f"{left_out} lines were left out: nobody read on")
+        left_out = 0
         event = {"at": rfc3339(clock.now()), "event": kind, **facts}
         try:
             if jsonl:
