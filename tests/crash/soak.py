@@ -133,7 +133,7 @@ class Soak:
     # what is done ----------------------------------------------------------------------------------------------
 
     def submit(self) -> None:
-        """A job of some kind. A killed trainer costs a retry, so each has plenty."""
+        """A job of some kind. A killed trainer costs a retry, so each has plenty, and no wait that doubles."""
         kind = self.chance.choices(KINDS, WEIGHTS)[0]
         line: dict[str, Any] = {"name": kind}
         if kind == "model":
@@ -148,7 +148,7 @@ class Soak:
             ]
         if kind == "counter":
             line["argv"][1:2] = []
-        line |= {"retries": 1000, "retry_on": "signal,exit" if kind == "flaky" else "signal", "backoff": "0.2s"}
+        line |= {"retries": 1000, "retry_on": "signal,exit" if kind == "flaky" else "signal", "backoff": "0s"}
         if kind == "large":
             name, data = self.chance.choice(self.sets)
             line |= {"data": {"": name}, "params": {"digest": hashlib.sha256(data).hexdigest()}}
