@@ -15,12 +15,14 @@ from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
+
+BATCH = 500  # a transaction: nobody waits long at the gate, however many are meant
 
 
 def cancel(
@@ -34,37 +36,43 @@ def cancel(
     """
     if not words and which == EVERYTHING:
         raise NoSelector("cancel: which jobs?")
-    session = queue.session
-    if not dry_run:
-        _take_back(queue, words, which)
-    with session.reading() if dry_run else session.writing() as tx:
+    with queue.session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
-        rows = {row["id"]: row for row in reads.jobs(tx, found.ids)}
-        pruned = {row["id"]: row for row in reads.past(tx, [one for one in found.ids if one not in rows])}
-        changes = [
-            _gone(pruned[number]) if number in pruned else _cancel(tx, queue, rows[number], now, message, dry_run)
-            for number in found.ids
-        ]
-    point("cancel.committed")
-    if any(change.result in ("canceled", "canceling") for change in changes) and not dry_run:
-        wake.ring(queue.paths.bell_number)
-        ended = [uid_of(rows[change.id]) for change in changes if change.result == "canceled"]
-        secrets.drop_all(queue.session, queue.paths, ended)
-    if found.one and changes[0].result == "ended":
-        state = (rows.get(found.ids[0]) or pruned[found.ids[0]])["state"]
-        raise NotPossible(
-            f"job {found.ids[0]} is already {state}; nothing to cancel", hint=f"trainq history {found.ids[0]}"
-        )
+        states = reads.states(tx, found.ids)
+    if not dry_run:
+        _take_back(queue, [number for number, state in states.items() if state == "running"])
+    changes: list[Change] = []
+    for start in range(0, len(found.ids), BATCH):
+        batch = found.ids[start : start + BATCH]
+        with queue.session.reading() if dry_run else queue.session.writing() as tx:
+            rows = reads.owned(tx, batch)
+            gone = {row["id"]: row for row in reads.past(tx, [one for one in batch if one not in rows])}
+            done = [
+                _cancel(tx, queue, rows[one], now, message, dry_run) if one in rows else _gone(one, gone.get(one))
+                for one in batch
+                if one not in rows or not which.state or rows[one]["state"] in which.state  # as it was when selected
+            ]
+        point("cancel.committed")
+        changes += done
+        if not dry_run:
+            _tell(queue, rows, done)
+    if found.one and changes and changes[0].result == "ended":
+        raise NotPossible(f"{changes[0].error}; nothing to cancel", hint=f"trainq history {found.ids[0]}")
     return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
 
 
-def _take_back(queue: Queue, words: Sequence[str], which: Filter) -> None:
+def _take_back(queue: Queue, running: Collection[int]) -> None:
     """A named job whose worker is gone is given back first: then it is canceled at once, without its worker."""
-    with queue.session.reading() as tx:
-        ids = select(tx, words, which, queue.actor.user_id, past=True).ids
-        running = [row["id"] for row in reads.jobs(tx, ids) if row["state"] == "running"]
     if running:
         take_back(queue.session, queue.settings.times.zombie_after, only=running)
+
+
+def _tell(queue: Queue, rows: Mapping[int, Row], done: Sequence[Change]) -> None:
+    """Wake whom it concerns, and delete what was kept for those that have ended."""
+    if any(change.result in ("canceled", "canceling") for change in done):
+        wake.ring(queue.paths.bell_number)
+    ended = {change.id for change in done if change.result == "canceled"}
+    secrets.drop_all(queue.session, queue.paths, [uid_of(row) for number, row in rows.items() if number in ended])
 
 
 def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | None, dry_run: bool) -> Change:
@@ -81,9 +89,12 @@ def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | N
     return Change(row["id"], result, f"job {row['id']} is already {state}" if result == "ended" else None)
 
 
-def _gone(row: Row) -> Change:
+def _gone(number: int, row: Row | None) -> Change:
+    """A pruned job; None: not even its end is remembered any more."""
+    if row is None:
+        return Change(number, "unknown", f"no such job: {number}")
     result = "already" if row["state"] == "canceled" else "ended"
-    return Change(row["id"], result, None if result == "already" else f"job {row['id']} is already {row['state']}")
+    return Change(number, result, None if result == "already" else f"job {number} is already {row['state']}")
 
 
 def may_change(queue: Queue, row: Row) -> bool:

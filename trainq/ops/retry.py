@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
-from trainq.ops.cancel import may_change
+from trainq.ops.cancel import BATCH, may_change
 from trainq.ops.change import Change
 from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
@@ -34,13 +34,23 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
     if not words and which == EVERYTHING:
         raise NoSelector("retry: which jobs?")
     session = queue.session
-    with session.reading() if dry_run else session.writing() as tx:
+    with session.reading() as tx:
         found = _select(tx, words, which, queue.actor.user_id)
         unknown = [_unknown(tx, word) for word in found.unknown]
-        changes = [_retry(tx, queue, row, dry_run=dry_run, one=found.one) for row in reads.jobs(tx, found.ids)]
-    point("retry.committed")
-    if any(change.result == "retried" for change in changes) and not dry_run:
-        wake.ring(queue.paths.bell_number)
+    changes: list[Change] = []
+    for start in range(0, len(found.ids), BATCH):
+        batch = found.ids[start : start + BATCH]
+        with session.reading() if dry_run else session.writing() as tx:
+            rows = reads.owned(tx, batch)
+            done = [
+                _retry(tx, queue, row, dry_run=dry_run, one=found.one)
+                for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
+                if row is not None and (not which.state or row["state"] in which.state)
+            ]
+        point("retry.committed")
+        changes += done
+        if any(change.result == "retried" for change in done) and not dry_run:
+            wake.ring(queue.paths.bell_number)
     return changes + unknown
 
 

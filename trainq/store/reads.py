@@ -37,6 +37,20 @@ def jobs(tx: Transaction, ids: Sequence[int]) -> list[Row]:
     return _in_order(ids, _many(tx, f"{_JOB} WHERE j.id", ids))
 
 
+def owned(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
+    """Of these jobs what a change must know: state, key, fingerprint, whose it is, and what its uid is made of."""
+    sql = (
+        "SELECT j.id, j.state, j.key, j.fingerprint, j.user, j.user_id, s.uid AS call_uid, s.first_id"
+        " FROM job j JOIN submission s ON s.id = j.submission_id WHERE j.id"
+    )
+    return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
+
+
+def states(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
+    """The states of these jobs; those without a row are left out."""
+    return {row["id"]: row["state"] for row in _many(tx, "SELECT id, state FROM job WHERE id", ids)}
+
+
 def past(tx: Transaction, ids: Sequence[int]) -> list[Row]:
     """What is left of pruned jobs, in the order of the ids."""
     return _in_order(ids, _many(tx, f"{_PAST} WHERE p.id", ids))
