@@ -149,10 +149,9 @@ def test_strays_go_and_what_is_named_stays(tq):
     run = root / "runs" / "1234" / "1"
     run.mkdir(parents=True)
     tq.ok("prune")
-    assert not secret.exists()  # written under the gate, so that nobody can be about to name it
-    assert all(path.exists() for path in (fresh, staged, orphan, run))
+    assert all(path.exists() for path in (fresh, staged, orphan, secret, run))
     tq.ok("prune", env=NO_GRACE)
-    assert not any(path.exists() for path in (fresh, staged, orphan, run))
+    assert not any(path.exists() for path in (fresh, staged, orphan, secret, run))
     assert [model["version"] for model in tq.models()] == [1]
     assert len(sets_on_disk(tq)) == 1
     assert tq.submit("ok", "--param", "i=5")

@@ -15,8 +15,8 @@ from trainq.artifacts import checkpoints, datasets, manifest, models, runs
 from trainq.base import clock, files
 from trainq.base.errors import TrainqError
 from trainq.ops import secrets
-from trainq.store import jobs, pruning, reads, rules
 from trainq.store import models as model_rows
+from trainq.store import pruning, reads, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,7 +151,7 @@ def _checkpoints_stand(look: Look) -> Iterator[str]:
 
 def _secrets_are_needed(look: Look) -> Iterator[str]:
     for uid in secrets.kept(look.queue.paths):
-        if not jobs.is_active_uid(look.tx, uid):
+        if not secrets.is_needed(look.tx, look.queue.paths, uid, look.before):
             yield f"kept variables of {uid}, which does not wait or run"
 
 
@@ -192,7 +192,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("data.file_named", _files_have_data, "training sets", has_grace=True),
     Invariant("data.named", _data_is_named, "training sets", has_grace=True),
     Invariant("checkpoint.stands", _checkpoints_stand),
-    Invariant("secret.needed", _secrets_are_needed, "kept variables"),
+    Invariant("secret.needed", _secrets_are_needed, "kept variables", has_grace=True),
     Invariant("file.whole", _nothing_is_half_written, "temporary files", has_grace=True),
     Invariant("run.unpacked", _unpacked_sets_are_in_use, "unpacked training sets"),
     Invariant("run.job", _runs_have_jobs, "runs", has_grace=True),

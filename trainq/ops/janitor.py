@@ -281,13 +281,12 @@ class _Pass:
     def drop_run(self, number: int) -> bool:
         return not self.dry_run and runs.remove_run(self.paths, number)
 
-    def ended_secrets(self, _before: float) -> None:
-        """Kept variables of jobs that have ended or never came to be, whatever their age: they are written under the
-        gate."""
+    def ended_secrets(self, before: float) -> None:
+        """Kept variables: of jobs that have ended whatever their age, of those that never came to be after their age."""
         if self.dry_run:
             return
         for uid in secrets.kept(self.paths):
-            self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid)
+            self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid, before)
 
     def temporary_files(self, before: float) -> None:
         """What a crash left under a temporary name, where no other step looks."""

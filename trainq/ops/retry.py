@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
+from trainq.ops import secrets
 from trainq.ops.cancel import BATCH, may_change
+from trainq.ops.cards import uid_of
 from trainq.ops.change import Change
 from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
@@ -40,13 +42,18 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
     changes: list[Change] = []
     for start in range(0, len(found.ids), BATCH):
         batch = found.ids[start : start + BATCH]
-        with session.reading() if dry_run else session.writing() as tx:
-            rows = reads.owned(tx, batch)
-            done = [
-                _retry(tx, queue, row, dry_run=dry_run, one=found.one)
-                for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
-                if row is not None and (not which.state or row["state"] in which.state)
-            ]
+        names = _names(queue, batch)
+        kept = [] if dry_run else _keep(queue, names)
+        try:
+            with session.reading() if dry_run else session.writing() as tx:
+                rows = reads.owned(tx, batch)
+                done = [
+                    _retry(tx, queue, row, names.get(row["id"], ()), kept, dry_run=dry_run, one=found.one)
+                    for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
+                    if row is not None and (not which.state or row["state"] in which.state)
+                ]
+        finally:
+            secrets.drop_all(session, queue.paths, kept)  # of what was refused: what waits now keeps its own
         point("retry.committed")
         changes += done
         if any(change.result == "retried" for change in done) and not dry_run:
@@ -75,13 +82,14 @@ def _unknown(tx: Transaction, word: str) -> Change:
     )
 
 
-def _retry(tx: Transaction, queue: Queue, row: Row, *, dry_run: bool, one: bool) -> Change:
+def _retry(
+    tx: Transaction, queue: Queue, row: Row, names: Sequence[str], kept: Collection[str], *, dry_run: bool, one: bool
+) -> Change:  # fmt: skip
     """One job; what cannot be is an error for a single one and a line of the answer among several."""
     number, state = row["id"], row["state"]
     if state in ("held", "pending", "running"):
         return Change(number, "already")
     trouble: Denied | NotPossible | Duplicate | BadValue | None = None
-    secrets: dict[str, str] = {}
     if not may_change(queue, row):
         trouble = Denied(f"job {number} belongs to {row['user']}")
     elif state not in ("errored", "canceled"):
@@ -90,33 +98,47 @@ def _retry(tx: Transaction, queue: Queue, row: Row, *, dry_run: bool, one: bool)
         )
     elif row["key"] and (other := jobs.active_with_key(tx, row["key"])) is not None:
         trouble = Duplicate(f"key {row['key']!r} is in use by job {other}", hint=f"trainq status {other}")
-    else:
-        spec = json.loads(reads.specs(tx, [number])[number])
-        secrets, trouble = _secrets(spec, number)
+    elif missing := [name for name in names if name not in os.environ]:
+        trouble = BadValue(
+            f"job {number} kept {', '.join(missing)} outside the store, and it is not set here",
+            hint=f"export {missing[0]}=…",
+        )
     if trouble is not None:
         if one:
             raise trouble
         result = "denied" if isinstance(trouble, Denied) else "ended" if isinstance(trouble, NotPossible) else "refused"
         return Change(number, result, trouble.message)
     if not dry_run:
-        if secrets:
-            from trainq.artifacts import runs
-            from trainq.ops.cards import uid_of
-
-            runs.write_secret(queue.paths, uid_of(row), secrets)
-            point("retry.secrets_kept")
+        if names and not (uid_of(row) in kept and os.path.lexists(queue.paths.secret(uid_of(row)))):
+            _write(queue, row, names)  # it has ended, or a janitor has come by, between that look and this one
         jobs.retry(tx, number, str(queue.actor))
     return Change(number, "retried")
 
 
-def _secrets(spec: dict[str, Any], number: int) -> tuple[dict[str, str], BadValue | None]:
-    """Kept values were deleted when the job ended: they are read again from this environment."""
-    names = spec.get("secrets", ())
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        trouble = BadValue(
-            f"job {number} kept {', '.join(missing)} outside the store, and it is not set here",
-            hint=f"export {missing[0]}=…",
-        )
-        return {}, trouble
-    return {name: os.environ[name] for name in names}, None
+def _names(queue: Queue, batch: Sequence[int]) -> dict[int, list[str]]:
+    """The names of the kept values of these jobs. The values were deleted when the jobs ended: they are read again from
+    this environment."""
+    with queue.session.reading() as tx:
+        specs = reads.specs(tx, batch)
+    return {number: json.loads(doc).get("secrets", []) for number, doc in specs.items() if '"secrets"' in doc}
+
+
+def _keep(queue: Queue, names: Mapping[int, Sequence[str]]) -> list[str]:
+    """Write the values of what looks as if it will be retried, before the gate, where nobody waits; the jobs' uids."""
+    with queue.session.reading() as tx:
+        rows = reads.owned(tx, list(names)).values()
+    chosen = [
+        row for row in rows
+        if row["state"] in ("errored", "canceled") and may_change(queue, row) and os.environ.keys() >= {*names[row["id"]]}
+    ]  # fmt: skip
+    for row in chosen:
+        if names[row["id"]]:
+            _write(queue, row, names[row["id"]])
+    return [uid_of(row) for row in chosen]
+
+
+def _write(queue: Queue, row: Row, names: Sequence[str]) -> None:
+    from trainq.artifacts import runs
+
+    runs.write_secret(queue.paths, uid_of(row), {name: os.environ[name] for name in names})
+    point("retry.secrets_kept")

@@ -1,8 +1,8 @@
 """The kept variables of jobs, which are deleted at the job's end.
 
-They are written in the transaction that puts the job in or retries it. So they are deleted under the gate, after a
-look at the row: a retry that came in meanwhile has written them anew. Whoever dies in between leaves a file that the
-janitor's next pass takes.
+They are written before the transaction that puts the job in or retries it, and looked for again inside it. They are
+deleted under the gate, after a look at the row. Those of a call that no row names may be about to be named: only the
+janitor takes them, after `file_grace`. Whoever dies in between leaves a file that the janitor takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainq.artifacts.paths import Paths
-    from trainq.store.session import LocalSession
+    from trainq.store.session import LocalSession, Transaction
 
 _SUFFIX = ".env"
 
@@ -34,15 +34,28 @@ def kept(paths: Paths) -> list[str]:
     ]
 
 
-def drop(session: LocalSession, paths: Paths, uid: str) -> bool:
+def is_needed(tx: Transaction, paths: Paths, uid: str, before: float | None) -> bool:
+    """Whether the job waits or runs, or may be about to: its call is not known, and the file not older than `before`."""
+    if jobs.find_submission(tx, uid.rpartition(".")[0]) is not None:
+        return jobs.is_active_uid(tx, uid)
+    try:
+        return before is None or os.lstat(paths.secret(uid)).st_ctime > before
+    except FileNotFoundError:
+        return True
+
+
+def drop(session: LocalSession, paths: Paths, uid: str, before: float | None = None) -> bool:
     """Delete the kept variables of a job that does not wait or run; false if there were none, or it does.
 
-    Raises the errors of sick storage.
+    Those of a call that is not known go only if written before `before`. Raises the errors of sick storage.
     """
     if not os.path.lexists(paths.secret(uid)):
         return False
+    with session.reading() as tx:
+        if is_needed(tx, paths, uid, before):
+            return False
     with session.writing() as tx:
-        is_gone = not jobs.is_active_uid(tx, uid) and runs.drop_secret(paths, uid)
+        is_gone = not is_needed(tx, paths, uid, before) and runs.drop_secret(paths, uid)
         point("secrets.dropped")
         return is_gone
 

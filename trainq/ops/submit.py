@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, Duplicate, LimitReached, Unsupported, Usage
+from trainq.base.errors import BadData, Duplicate, LimitReached, TrainqError, Unsupported, Usage
 from trainq.domain.job import Submission
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
@@ -79,13 +79,16 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
         umask=umask,
         environ=encode({"env": shared.kept.plain, "dropped": shared.kept.dropped}),
     )
+    _keep_secrets(queue, submission.uid, ready)
     point("submit.before_commit")
     try:
         with queue.session.writing() as tx:
             changes, new = _decide(tx, queue, ready)
             _check_room(tx, queue, len(new))
             _check_data(queue, new)
-            _keep_secrets(queue, submission.uid, new)
+            if len(new) < len(ready):
+                _drop_secrets(queue, submission.uid, ready)  # what comes after a duplicate has another place now
+            _keep_secrets(queue, submission.uid, new)  # those that are there still cost a look
             ids = iter(jobs.submit(tx, submission, [item.job for item in new]) if new else ())
     except Unsure:
         queue.session.abandon()
@@ -94,12 +97,15 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
         if known is None:
             raise
         ids = iter(known)
+    except TrainqError:
+        _drop_secrets(queue, submission.uid, ready)
+        raise
     point("submit.after_commit")
     wake.ring(queue.paths.bell_number)
     if any(item.on_duplicate == "replace" for item in ready):
         from trainq.ops import secrets
 
-        secrets.drop_all(queue.session, queue.paths, secrets.kept(queue.paths))  # of what was replaced
+        secrets.drop_ended(queue.session, queue.paths)  # of what was replaced
     return [change or Change(next(ids), "submitted") for change in changes]
 
 
@@ -162,11 +168,20 @@ def _check_data(queue: Queue, new: Sequence[Draft]) -> None:
                 raise BadData(f"the stored training set {sha256} vanished meanwhile", hint="type the command again")
 
 
-def _keep_secrets(queue: Queue, uid: str, new: Sequence[Draft]) -> None:
+def _keep_secrets(queue: Queue, uid: str, drafts: Sequence[Draft]) -> None:
     """A file for each job that keeps secrets, named by the uid it will have; the janitor takes those no row names."""
-    for place, item in enumerate(new):
-        if item.secrets:
+    for place, item in enumerate(drafts):
+        if item.secrets and not os.path.lexists(queue.paths.secret(f"{uid}.{place}")):
             from trainq.artifacts import runs
 
             runs.write_secret(queue.paths, f"{uid}.{place}", item.secrets)
             point("submit.secrets_kept")
+
+
+def _drop_secrets(queue: Queue, uid: str, drafts: Sequence[Draft]) -> None:
+    """Delete what was kept for a call that no row names and none will."""
+    for place, item in enumerate(drafts):
+        if item.secrets:
+            from trainq.artifacts import runs
+
+            runs.drop_secret(queue.paths, f"{uid}.{place}")
