@@ -11,7 +11,7 @@ from trainq.ops.select import EVERYTHING, select
 from trainq.store import reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
@@ -36,32 +36,47 @@ def wait(
 ) -> Waited:  # fmt: skip
     """Wait until all (`any_`: one) of the selected jobs have ended, or (`state="running"`) have started.
 
-    Pruned jobs have ended. `on_found` hears once which jobs are waited for, `on_look` sees the rows after each look.
-    Raises NotFound, TimedOut.
+    Pruned jobs have ended. `on_found` hears once which jobs are waited for, `on_look` is called at each look with the
+    rows of all, as they were after the last commit. Raises NotFound, TimedOut.
     """
     session = queue.session
     end = None if timeout_s is None else time.monotonic() + timeout_s
     with session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
     on_found(found.ids)
+    there = (*ENDED, "running") if state == "running" else ENDED
     seen = -1
+    left: Sequence[int] = found.ids
+    rows: list[Row] = []
     while True:
         changes = session.changes()
-        if changes != seen or on_look is not None:
+        if changes != seen:
             seen = changes
-            rows = _rows(queue, found.ids)
+            left = _left(queue, left, there)
             if on_look is not None:
-                on_look(rows)
-            there = [row for row in rows if row["state"] in ENDED or (state == "running" and row["state"] == "running")]
-            if len(there) == len(rows) or (any_ and there):
+                rows = _rows(queue, found.ids)
+        if on_look is not None:
+            on_look(rows)
+        if not left or (any_ and len(left) < len(found.ids)):
+            rows = _rows(queue, found.ids)
+            left = [row["id"] for row in rows if row["state"] not in there]  # with what was retried meanwhile
+            if not left or (any_ and len(left) < len(rows)):
                 return Waited(rows, found.unknown)
         if end is not None and time.monotonic() >= end:
-            left = [str(row["id"]) for row in rows if row["state"] not in ENDED]
             raise TimedOut(
-                f"still waiting for {len(left)} of {len(rows)} jobs after {timeout_s:g} s: {', '.join(left[:5])}",
+                f"still waiting for {len(left)} of {len(found.ids)} jobs after {timeout_s:g} s:"
+                f" {', '.join(map(str, left[:5]))}",
                 hint=f"trainq status {left[0]}",
             )
         time.sleep(LOOK_S if end is None else max(0.0, min(LOOK_S, end - time.monotonic())))
+
+
+def _left(queue: Queue, ids: Sequence[int], there: Collection[str]) -> list[int]:
+    """Those of them that are waited for still; a job that has no row any more has ended. What is there is not looked at
+    again before the rest is, so that a look costs what is left, not what was asked for."""
+    with queue.session.reading() as tx:
+        states = reads.states(tx, ids)
+    return [number for number in ids if number in states and states[number] not in there]
 
 
 def _rows(queue: Queue, ids: Sequence[int]) -> list[Row]:
