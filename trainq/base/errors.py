@@ -157,7 +157,7 @@ class BadSettings(TrainqError):
 
 
 class Unsupported(TrainqError):
-    """This platform lacks what trainq rests on (/proc)."""
+    """This platform lacks what trainq rests on (/proc), or this version what is asked for."""
 
     exit, word = 6, "unsupported"
 

@@ -57,6 +57,11 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("queues", "strict_fifo", "flag", False, "nothing passes a job that waits for room"),
     Row("queues", "fair", "flag", False, "users take turns"),
 )  # fmt: skip
+NOT_USED: Final = frozenset((
+    "keep.snapshots", "limits.reserve_after", "limits.gpus", "limits.per_user", "worker.foreign_gpus",
+    "queues.strict_fifo", "queues.fair",
+))  # fmt: skip
+"""Settings that are read and checked, and that nothing goes by yet."""
 SECTIONS: Final[tuple[str, ...]] = ("store", "times", "keep", "limits", "worker", "queues")
 
 _TYPES_SAMPLE: Final = """

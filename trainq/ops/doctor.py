@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import TrainqError
 from trainq.base.files import printable
+from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.ops.paused import warning
 from trainq.store import queues, reads
@@ -60,8 +61,9 @@ def examine(queue: Queue) -> Report:
 
 
 def _settings(queue: Queue) -> Iterator[Check]:
-    changed = sum(1 for _, _, origin in queue.settings.rows() if origin != "default")
-    yield Check("settings", "ok", f"{queue.paths.config}: {changed} not at their default")
+    changed = [name for name, _, origin in queue.settings.rows() if origin != "default"]
+    yield Check("settings", "ok", f"{queue.paths.config}: {len(changed)} not at their default")
+    yield from (Check("settings", "warning", f"{name} is set and not used yet") for name in changed if name in NOT_USED)
 
 
 def _types(queue: Queue) -> Iterator[Check]:

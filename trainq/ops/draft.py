@@ -115,7 +115,13 @@ def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
     if request.type is None:
         return None
     if request.type not in shared.types:
-        shared.types[request.type] = find_type(shared.queue.settings, request.type)
+        kind = find_type(shared.queue.settings, request.type)
+        if kind.gpus:
+            raise BadValue(
+                f"type {kind.name}: gpus = {kind.gpus} is not supported by this version",
+                hint=f"take it out of {shared.queue.paths.config}, or write gpus = 0",
+            )
+        shared.types[request.type] = kind
     return shared.types[request.type]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
 from trainq.base.crash import point
-from trainq.base.errors import NoRoot, UnsafeRoot, Unwritable
+from trainq.base.errors import NoRoot, UnsafeRoot, Unsupported, Unwritable
 from trainq.base.setting_rows import sample
 from trainq.base.settings import Settings, load
 from trainq.domain.job import Actor
@@ -42,7 +42,9 @@ class Queue:
 
     @cached_property
     def session(self) -> LocalSession:
-        """The session with the tables."""
+        """The session with the tables. Raises Unsupported for a queue whose tables are elsewhere."""
+        if self.settings.store.url:
+            raise _no_server(None if self.settings.origins.get("store.url") == "env" else self.paths.config)
         return LocalSession(self.paths.database, self.paths.gate, lock_wait_s=self.settings.times.lock_wait)
 
     @cached_property
@@ -111,10 +113,12 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
 def init(root: str) -> Made:
     """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
 
-    Raises UnsafeRoot, Unwritable, DiskFull, Damaged, NewerSchema; a root made by half is completed by the next call.
+    Raises UnsafeRoot, Unwritable, DiskFull, Damaged, NewerSchema, Unsupported; a root made by half is completed by the next call.
     """
     from trainq.store.create import create
 
+    if os.environ.get("TRAINQ_STORE_URL") or os.environ.get("TRAINQ_URL"):
+        raise _no_server(None)
     paths = Paths(root)
     files.make_directory(paths.root)
     _trust(paths.root, os.stat(paths.root), named=True)
@@ -150,6 +154,12 @@ def init_line(root: str) -> str:
     import shlex
 
     return f"trainq init {shlex.quote(files.printable(root))}"
+
+
+def _no_server(config: str | None) -> Unsupported:
+    """The url itself is not told: a password may be in it."""
+    source, hint = ("[store] url", f"edit {config}") if config else ("TRAINQ_URL", "unset TRAINQ_URL TRAINQ_STORE_URL")
+    return Unsupported(f"{source} names a database server, which is not supported by this version", hint=hint)
 
 
 def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
