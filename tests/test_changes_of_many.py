@@ -31,7 +31,7 @@ def traced(queue):
 
 @pytest.mark.parametrize("words", [["1-1100"], []])
 def test_many_are_changed_in_batches(queue, words):
-    """Q13: a transaction for 500 ids at most, no whole rows, and an answer for each, in the order named."""
+    """A transaction for 500 ids at most, no whole rows, and an answer for each, in the order named."""
     which = Filter() if words else Filter(user=("ann",))
     for change, results in ((cancel, "canceled"), (retry, "retried")):
         said = traced(queue)
@@ -42,7 +42,7 @@ def test_many_are_changed_in_batches(queue, words):
 
 
 def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue):
-    """Q13: a filter by state holds when the batch is changed, not only when it was selected."""
+    """A filter by state holds when the batch is changed, not only when it was selected."""
     other = open_queue(queue.paths.root)
     writing = queue.session.writing
 

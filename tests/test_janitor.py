@@ -72,7 +72,7 @@ def test_of_several_the_one_retried_meanwhile_is_refused(queue, run_trainq):
 
 
 def test_a_strangers_job_is_denied(queue, monkeypatch):
-    """Q42: prune with a selector takes a job of its user, or as the owner of the root, and of nobody else."""
+    """Q58: prune with a selector takes a job of its user, or as the owner of the root, and of nobody else."""
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     with pytest.raises(Denied):
         janitor.prune_selected(queue, ["1"])

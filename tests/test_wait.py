@@ -59,7 +59,7 @@ def cancel(queue, *ids):
 
 
 def test_a_look_reads_what_is_left(queue):
-    """Q14: ids and states of what has not ended, by the batch; whole rows once, at the end."""
+    """Ids and states of what has not ended, by the batch; whole rows once, at the end."""
     waiting = Waiting(queue.paths.root)
     waiting.looks(3)
     cancel(queue, *range(1, MANY))
@@ -73,7 +73,7 @@ def test_a_look_reads_what_is_left(queue):
 
 
 def test_what_is_retried_meanwhile_is_waited_for(queue):
-    """Q14: all have ended when the wait ends, also one that had ended before and ran again."""
+    """All have ended when the wait ends, also one that had ended before and ran again."""
     waiting = Waiting(queue.paths.root)
     waiting.looks(3)
     cancel(queue, 1)
@@ -88,7 +88,7 @@ def test_what_is_retried_meanwhile_is_waited_for(queue):
 
 
 def test_too_late_names_what_is_left(queue):
-    """Q14: how many and which."""
+    """How many and which."""
     cancel(queue, *range(2, MANY))
     with pytest.raises(TimedOut, match=f"2 of {MANY} jobs after 0.1 s: 1, {MANY}"):
         wait(queue, [f"1-{MANY}"], timeout_s=0.1)
