@@ -244,7 +244,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(
         "on_duplicate", ("--on-duplicate",), _choice(ON_DUPLICATE), _choice(ON_DUPLICATE),
         "what to do when it is there already: return its id (default with --key), fail (default of types), replace, run",
-        "|".join(ON_DUPLICATE),
+        "|".join(ON_DUPLICATE), spec="on_duplicate",
     ),
     Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
     Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),

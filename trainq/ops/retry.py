@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainq import wake
 from trainq.base.crash import point
@@ -42,13 +42,13 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
     changes: list[Change] = []
     for start in range(0, len(found.ids), BATCH):
         batch = found.ids[start : start + BATCH]
-        names = _names(queue, batch)
-        kept = [] if dry_run else _keep(queue, names)
+        specs = _specs(queue, batch)
+        kept = [] if dry_run else _keep(queue, {number: spec.get("secrets", ()) for number, spec in specs.items()})
         try:
             with session.reading() if dry_run else session.writing() as tx:
                 rows = reads.owned(tx, batch)
                 done = [
-                    _retry(tx, queue, row, names.get(row["id"], ()), kept, dry_run=dry_run, one=found.one)
+                    _retry(tx, queue, row, specs.get(row["id"], {}), kept, dry_run=dry_run, one=found.one)
                     for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
                     if row is not None and (not which.state or row["state"] in which.state)
                 ]
@@ -83,10 +83,10 @@ def _unknown(tx: Transaction, word: str) -> Change:
 
 
 def _retry(
-    tx: Transaction, queue: Queue, row: Row, names: Sequence[str], kept: Collection[str], *, dry_run: bool, one: bool
+    tx: Transaction, queue: Queue, row: Row, spec: Mapping[str, Any], kept: Collection[str], *, dry_run: bool, one: bool
 ) -> Change:  # fmt: skip
     """One job; what cannot be is an error for a single one and a line of the answer among several."""
-    number, state = row["id"], row["state"]
+    number, state, names = row["id"], row["state"], spec.get("secrets", ())
     if state in ("held", "pending", "running"):
         return Change(number, "already")
     trouble: Denied | NotPossible | Duplicate | BadValue | None = None
@@ -96,8 +96,8 @@ def _retry(
         trouble = NotPossible(
             f"job {number} is {state}; only errored and canceled jobs are retried", hint="trainq submit"
         )
-    elif row["key"] and (other := jobs.active_with_key(tx, row["key"])) is not None:
-        trouble = Duplicate(f"key {row['key']!r} is in use by job {other}", hint=f"trainq status {other}")
+    elif duplicate := _duplicate(tx, row, spec):
+        trouble = duplicate
     elif missing := [name for name in names if name not in os.environ]:
         trouble = BadValue(
             f"job {number} kept {', '.join(missing)} outside the store, and it is not set here",
@@ -115,16 +115,30 @@ def _retry(
     return Change(number, "retried")
 
 
-def _names(queue: Queue, batch: Sequence[int]) -> dict[int, list[str]]:
-    """The names of the kept values of these jobs. The values were deleted when the jobs ended: they are read again from
-    this environment."""
+def _duplicate(tx: Transaction, row: Row, spec: Mapping[str, Any]) -> Duplicate | None:
+    """What the rule for duplicates of a submit says: one active job a key, and one a training unless that was waived."""
+    if row["key"]:
+        what, other = f"key {row['key']!r} is in use by", jobs.active_with_key(tx, row["key"])
+    elif row["fingerprint"] and spec.get("on_duplicate") != "run":
+        other = jobs.active_with_fingerprint(tx, row["fingerprint"])
+        what = "this training is already waiting or running as"
+    else:
+        return None
+    return None if other is None else Duplicate(f"{what} job {other}", hint=f"trainq status {other}")
+
+
+def _specs(queue: Queue, batch: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+    """What was asked for at the submit, of those jobs for which a retry must know it."""
     with queue.session.reading() as tx:
-        specs = reads.specs(tx, batch)
-    return {number: json.loads(doc).get("secrets", []) for number, doc in specs.items() if '"secrets"' in doc}
+        docs = reads.specs(tx, batch)
+    return {number: json.loads(doc) for number, doc in docs.items() if '"secrets"' in doc or '"on_duplicate"' in doc}
 
 
 def _keep(queue: Queue, names: Mapping[int, Sequence[str]]) -> list[str]:
-    """Write the values of what looks as if it will be retried, before the gate, where nobody waits; the jobs' uids."""
+    """Write the values of what looks as if it will be retried, before the gate, where nobody waits; the jobs' uids.
+
+    The values were deleted when the jobs ended: they are read again from this environment.
+    """
     with queue.session.reading() as tx:
         rows = reads.owned(tx, list(names)).values()
     chosen = [

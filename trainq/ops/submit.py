@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, Duplicate, LimitReached, TrainqError, Unsupported, Usage
+from trainq.base.errors import BadData, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
 from trainq.domain.job import Submission
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
 from trainq.ops.queue import require_directories
-from trainq.store import jobs
+from trainq.store import jobs, reads
 from trainq.store.session import Unsure
 
 if TYPE_CHECKING:
@@ -44,8 +44,12 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
     _require_proc()
     require_directories(queue)
     shared = share(queue)
-    found = [_reusable(queue, request, shared) if request.values.get("reuse") else None for request in requests]
-    ready = [draft(request, shared) for request, change in zip(requests, found, strict=True) if change is None]
+    drafts = [draft(request, shared) for request in requests]
+    found = [
+        _reusable(queue, item) if request.values.get("reuse") else None
+        for request, item in zip(requests, drafts, strict=True)
+    ]
+    ready = [item for item, change in zip(drafts, found, strict=True) if change is None]
     changes = iter(_store(shared, ready) if ready else [])
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
@@ -57,11 +61,11 @@ def _require_proc() -> None:
         raise Unsupported("trainq needs /proc, which this platform lacks", hint="run it on Linux")
 
 
-def _reusable(queue: Queue, request: Request, shared: Shared) -> Change | None:
+def _reusable(queue: Queue, item: Draft) -> Change | None:
     """The model that this very training has made already, verified; None when it must be trained."""
     from trainq.ops.models import verified
 
-    print_ = draft(request, shared).job.fingerprint
+    print_ = item.job.fingerprint
     if print_ is None:
         raise Usage("--reuse is for types: a command has no fingerprint")
     model = verified(queue, print_)
@@ -123,7 +127,7 @@ def _decide(tx: Transaction, queue: Queue, ready: Iterable[Draft]) -> tuple[list
 
 
 def _duplicate(tx: Transaction, queue: Queue, item: Draft, seen: dict[str, str]) -> Change | None:
-    """What the rule for duplicates says of this one. Raises Duplicate."""
+    """What the rule for duplicates says of this one. Raises Duplicate, Denied."""
     job = item.job
     mark = job.key or job.fingerprint
     if mark is None:
@@ -138,6 +142,10 @@ def _duplicate(tx: Transaction, queue: Queue, item: Draft, seen: dict[str, str])
     if item.on_duplicate == "return":
         return Change(known, "duplicate")
     if item.on_duplicate == "replace":
+        from trainq.ops.cancel import may_change
+
+        if not may_change(queue, row := reads.owned(tx, [known])[known]):
+            raise Denied(f"{what} is waiting or running as job {known}, which belongs to {row['user']}")
         jobs.request_cancel(tx, known, str(queue.actor), grace_s=None, message="replaced")
         return None
     raise Duplicate(
