@@ -372,6 +372,37 @@ def test_a_socket_swept_away_comes_back(worker: Listening) -> None:
     worker.until(lambda: worker.heard)
 
 
+def test_a_directory_that_is_a_strangers_now_is_left(worker: Listening) -> None:
+    """ensure looks at the directory as the start did: one that others can enter, or a link, is trusted no more."""
+    before = worker.channel.path
+    os.chmod(os.path.dirname(before), 0o777)
+    worker.channel.ensure()
+    after = worker.channel.path
+    assert os.path.dirname(after) != os.path.dirname(before)
+    assert module._is_private(os.path.dirname(after))
+    worker.connect({"do": "progress", "fraction": 1})
+    worker.until(lambda: worker.heard)
+
+
+def test_a_socket_that_cannot_be_made_again_leaves_the_old_one(
+    worker: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker goes on with what it has, and can try again."""
+    listener, path = worker.channel._listener, worker.channel.path
+    os.unlink(path)
+    monkeypatch.setattr(module, "_private_directory", lambda: ("/nonexistent", False))
+    with pytest.raises(module.Unwritable):
+        worker.channel.ensure()
+    assert worker.channel._listener is listener
+    assert listener in [key.fileobj for key in worker.selector.get_map().values()]
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", worker.runtime)
+    worker.channel.ensure()
+    assert worker.channel.path == path
+    worker.connect({"do": "progress", "fraction": 1})
+    worker.until(lambda: worker.heard)
+
+
 def test_with_guest() -> None:
     """The guest directory stands at the end, once; an empty PYTHONPATH does not become the current directory."""
     guest = module.guest_directory()

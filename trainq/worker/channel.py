@@ -85,15 +85,23 @@ class Channel:
         _sweep(self._directory)
         self.path = os.path.join(self._directory, f"{os.getpid()}-{os.urandom(4).hex()}")
         """The value of TRAINQ_SOCKET."""
-        self._listener = self._listen()
+        self._listener = self._listen(self.path)
 
     def ensure(self) -> None:
-        """Make the socket again if somebody swept it away. For the start of each job; costs one stat."""
-        if os.path.exists(self.path):
+        """Make the socket again if somebody swept it away, elsewhere if its directory is no longer this user's alone.
+
+        For the start of each job; costs two stats. Raises Unwritable; then the old socket is served on.
+        """
+        is_private = _is_private(self._directory)
+        if is_private and os.path.exists(self.path):
             return
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        directory, own = self._directory, self._own_directory
+        if not (own and is_private):
+            directory, own = _private_directory()
+        path = os.path.join(directory, os.path.basename(self.path))
+        listener = self._listen(path)
         self._close_listener()
-        self._listener = self._listen()
+        self._listener, self.path, self._directory, self._own_directory = listener, path, directory, own
 
     def push(self, uid: str, attempt: int, message: dict[str, Any]) -> None:
         """Say something to all processes of an attempt; a `stop` is also said to those that connect later."""
@@ -137,15 +145,15 @@ class Channel:
         except OSError:
             pass  # swept away before, or in a directory that is no longer writable: the next worker sweeps it
 
-    def _listen(self) -> socket.socket:
+    def _listen(self, path: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
         try:
-            listener.bind(self.path)
+            listener.bind(path)
             listener.listen(128)
         except OSError as error:
             listener.close()
-            raise Unwritable(f"cannot make the socket {self.path}: {error.strerror}") from error
+            raise Unwritable(f"cannot make the socket {path}: {error.strerror}") from error
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         return listener
 
