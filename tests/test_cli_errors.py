@@ -11,6 +11,9 @@ import tempfile
 import pytest
 from conftest import Trainq
 
+from trainq.base import files
+from trainq.ops.queue import init
+
 
 def type_file(trainq, text):
     with open(os.path.join(trainq.root, "trainq.toml"), "a", encoding="utf-8") as file:
@@ -203,6 +206,15 @@ def test_a_broken_file_is_named_with_line_and_column(run_trainq):
     said = run_trainq("status").err
     assert f"trainq.toml: line {line}, column " in said
     assert "trainq doctor" in said or "edit " in said
+
+
+def test_a_new_root_is_durable(tmp_path, monkeypatch):
+    """Its name, too, is on the disk before init says that there is a queue."""
+    synced = []
+    sync = files.sync_directory
+    monkeypatch.setattr(files, "sync_directory", lambda path: (synced.append(path), sync(path)))
+    init(str(tmp_path / "queue"))
+    assert synced[0] == str(tmp_path)
 
 
 def test_a_full_disk_at_init_is_6(tmp_path):

@@ -120,7 +120,8 @@ def init(root: str) -> Made:
     if os.environ.get("TRAINQ_STORE_URL") or os.environ.get("TRAINQ_URL"):
         raise _no_server(None)
     paths = Paths(root)
-    files.make_directory(paths.root)
+    if files.make_directory(paths.root):
+        files.sync_directory(os.path.dirname(paths.root))
     _trust(paths.root, os.stat(paths.root), named=True)
     for directory in paths.directories():
         files.make_directory(directory)
