@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from trainq.domain import states
-from trainq.domain.states import ACTIVE, ENDED, MOVES, STATES, SYSTEM_CAUSES, USER_CAUSES, WAITING, may_move, side_of
+from trainq.domain.states import ACTIVE, ENDED, MOVES, STATES, SYSTEM_CAUSES, USER_CAUSES, may_move, side_of
 
 SAID = """
 held→pending, canceled, skipped · pending→running, held, canceled · running→done, errored, canceled, pending, held ·
@@ -27,9 +26,8 @@ def test_the_table_is_the_one_that_is_written_down():
 
 
 def test_every_state_is_of_one_kind():
-    """Active or ended, never both; waiting is active but running."""
+    """Active or ended, never both."""
     assert sorted(ACTIVE + ENDED) == sorted(STATES)
-    assert set(ACTIVE) - set(WAITING) == {"running"}
     assert set(MOVES) == set(STATES)
 
 
@@ -64,9 +62,6 @@ def test_sides_nobody(word):
     assert side_of(word) is None
 
 
-def test_reasons_of_different_states_are_not_mixed_up():
-    """A word says one thing: no reason of waiting is also a cause of failure."""
-    words = states.HELD_REASONS + states.PENDING_REASONS + states.RUNNING_REASONS
-    assert len(set(words)) == len(words)
-    assert not set(words) & set(USER_CAUSES + SYSTEM_CAUSES)
+def test_no_cause_is_of_both_sides():
+    """Q38: one side pays."""
     assert not set(USER_CAUSES) & set(SYSTEM_CAUSES)

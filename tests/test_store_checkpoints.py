@@ -54,13 +54,8 @@ class TestCheckpoints:
         assert second.checkpoints == tuple((number, saved(number).digest) for number in (1, 3))
         assert third.checkpoints == tuple((number, saved(number).digest) for number in (1, 2, 3, 7))
         with session.reading() as tx:
-            assert [checkpoints.step_of(tx, 1, number) for number in (3, 7, 9)] == [
-                (30, None),
-                (70, None),
-                (None, None),
-            ]
-            rows = tx.rows("SELECT number, attempt, size FROM checkpoint ORDER BY number")
-            assert [tuple(row) for row in rows] == [(1, 1, 101), (2, 2, 102), (3, 1, 103), (7, 2, 107)]
+            rows = tx.rows("SELECT number, attempt, step, size FROM checkpoint ORDER BY number")
+            assert [tuple(row) for row in rows] == [(1, 1, 10, 101), (2, 2, 20, 102), (3, 1, 30, 103), (7, 2, 70, 107)]
             assert tx.value("SELECT max(at) FROM checkpoint") <= tx.now
 
     def test_saying_it_twice_changes_nothing(self, session):

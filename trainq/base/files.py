@@ -314,20 +314,6 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def sync_tree(path: str) -> None:
-    """Put every regular file and every directory below `path` on the disk, and `path` itself last."""
-    for entry in walk(path):
-        if entry.kind == "file":
-            fd = open_regular(entry.path)
-            try:
-                sync(fd, entry.path)
-            finally:
-                os.close(fd)
-        elif entry.kind == "directory":
-            sync_directory(entry.path)
-    sync_directory(path)
-
-
 class Entry(NamedTuple):
     """One thing below a directory: where, under which name seen from the top, and what it is."""
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 State = Literal["held", "pending", "running", "done", "errored", "canceled", "skipped"]
-Stage = Literal["fetching", "training", "storing"]
 Side = Literal["user", "system"]
 
 STATES: Final[tuple[State, ...]] = get_args(State)
-STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
-WAITING: Final[tuple[State, ...]] = ("held", "pending")
 ACTIVE: Final[tuple[State, ...]] = ("held", "pending", "running")
 ENDED: Final[tuple[State, ...]] = ("done", "errored", "canceled", "skipped")
 
@@ -28,16 +25,10 @@ MOVES: Final[dict[State, tuple[State, ...]]] = {
     "skipped": ("held",),
 }
 
-HELD_REASONS: Final = ("dependency", "begin_time", "user", "backoff")
-PENDING_REASONS: Final = (
-    "resources", "no_worker", "limit", "queue_paused", "breaker", "requeued", "drained", "zombie",
-)  # fmt: skip
-RUNNING_REASONS: Final = ("canceling", "frozen", "silent")
 USER_CAUSES: Final = (
     "exit", "signal", "spawn", "import", "data", "timeout", "stalled", "oom", "model", "checkpoint", "requeue_loop",
 )  # fmt: skip
 SYSTEM_CAUSES: Final = ("store", "poison")
-CANCELED_REASONS: Final = ("user", "deadline")
 
 
 def may_move(old: State, new: State) -> bool:

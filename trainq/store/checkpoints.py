@@ -29,9 +29,3 @@ def commit(tx: Transaction, claim: Claim, checkpoint: NewCheckpoint) -> None:
         " ON CONFLICT(job_id, number) DO NOTHING",
         (claim.job_id, checkpoint.number, claim.attempt, tx.now, *checkpoint[1:]),
     )
-
-
-def step_of(tx: Transaction, job_id: int, number: int) -> tuple[int | None, int | None]:
-    """Step and epoch of a committed checkpoint."""
-    row = tx.one("SELECT step, epoch FROM checkpoint WHERE job_id = ? AND number = ?", (job_id, number))
-    return (None, None) if row is None else (row[0], row[1])

@@ -55,8 +55,3 @@ def jobs_of(tx: Transaction, worker_id: int) -> list[int]:
     """The ids of the jobs that run under this worker."""
     sql = "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ? ORDER BY id"
     return [row[0] for row in tx.rows(sql, (worker_id,))]
-
-
-def live_names(tx: Transaction) -> set[str]:
-    """Names taken by workers that have not said good-bye."""
-    return {row[0] for row in tx.rows("SELECT name FROM worker WHERE ended_at IS NULL")}
