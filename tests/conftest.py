@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,11 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Whoever runs the tests may ignore a signal (nohup), and a worker keeps what it inherits: tests start from the default.
+for _number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL if _number != signal.SIGINT else signal.default_int_handler)
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
