@@ -60,11 +60,13 @@ def _label(value: Any) -> str:
 
 def readable(text: str) -> str:
     """The text with U+FFFD for each byte that is no UTF-8: what is for people only can be stored so."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _as_bytes(value: str) -> str:
     """Half a UTF-16 pair, which JSON can spell, is no text and no bytes."""
+    if value.isascii():
+        return value
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -307,14 +309,18 @@ def from_line(doc: Any, where: str = "") -> Request:
 
 
 def argv_of(value: Any) -> tuple[str, ...]:
-    """A command as a list of texts."""
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(word, str) for word in value):
+    """A command as a list of texts. Looked at as a whole, since a bulk submit has a hundred thousand of them."""
+    try:
+        whole = "".join(value) if isinstance(value, (list, tuple)) else ""
+    except TypeError:
+        whole = ""
+    if not whole and not (isinstance(value, (list, tuple)) and value and all(isinstance(word, str) for word in value)):
         raise BadValue("a list of texts was expected")
-    if any("\0" in word for word in value):
+    if "\0" in whole:
         raise BadValue("an argument holds a NUL")
     if not value[0]:
         raise BadValue("the program's name is empty")
-    return tuple(map(_as_bytes, value))
+    return tuple(value) if whole.isascii() else tuple(map(_as_bytes, value))
 
 
 def _checked(field: Field, value: Any) -> Any:
