@@ -278,11 +278,10 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], a
             notes.append(f"trained before: {model['key']}@{model['version']}, {model['path']}")
     ids = [change.id for change in done.changes]
     notes += warnings(queue, [int(item.id or 0) for item in done.changes if item.result in ("submitted", "duplicate")])
-    items = [item_of(change) for change in done.changes]
+    waits = extras["wait"] or extras["follow"]
+    items = [item_of(change) for change in done.changes] if line.json or waits else []  # a bulk submit has many
     answer = Answer("changes", {"items": items}, lambda: ["\n".join(map(str, ids))], ids, notes=notes)
-    if extras["wait"] or extras["follow"]:
-        return _await(queue, line, answer, extras)
-    return answer
+    return _await(queue, line, answer, extras) if waits else answer
 
 
 def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> Any:
