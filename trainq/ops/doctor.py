@@ -103,7 +103,7 @@ def _faulty(queue: Queue) -> Iterator[str]:
 
 def _store(queue: Queue) -> Iterator[Check]:
     with queue.session.reading() as tx:
-        library, facts = reads.library(tx), reads.facts(tx)
+        library, facts = reads.engine(tx), reads.facts(tx)
         faults = reads.integrity(tx)
         counts = sum(n for _, _, n in reads.counts(tx))
     words = f"SQLite {library['sqlite']}, schema {library['schema']}, {facts['mode']} mode, {library['journal']}"

@@ -216,7 +216,7 @@ def facts(tx: Transaction) -> dict[str, str]:
     return {row[0]: row[1] for row in tx.rows("SELECT k, v FROM meta")}
 
 
-def library(tx: Transaction) -> dict[str, Any]:
+def engine(tx: Transaction) -> dict[str, Any]:
     """The version of SQLite, the schema's number, and how the file is used, for doctor."""
     return {
         "sqlite": tx.value("SELECT sqlite_version()"),
