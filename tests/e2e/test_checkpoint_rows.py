@@ -240,10 +240,10 @@ def test_term_at_step_57(tq, end, reason):
 
 def test_a_second_term_kills_at_once_and_requeues(tq):
     """Q92: the second TERM does not wait for the save: the job is killed, pending, and starts at the checkpoint before."""
-    at = "while step == 57 and attempt == 1:\n        if job.should_stop(): open('heard', 'w').close()\n        time.sleep(0.01)"
+    at = "while step == 57 and attempt == 1:\n        open('there', 'w').close()\n        if job.should_stop(): open('heard', 'w').close()\n        time.sleep(0.01)"
     job = count(tq, at, "--grace", "10m")
     with tq.worker() as worker:
-        until(lambda: "from 0" in tq("logs", job).out and saved(tq, job)[-1:] == [(5, 50)])
+        until(lambda: (tq.dir / "there").exists() and saved(tq, job)[-1:] == [(5, 50)])
         worker.signal(signal.SIGTERM)
         until((tq.dir / "heard").exists)
         worker.signal(signal.SIGTERM)
