@@ -119,7 +119,7 @@ def dump(session: Any) -> dict[str, list[tuple[Any, ...]]]:
 
 def counts_are_real(tx: Transaction) -> None:
     """The counters say what counting says."""
-    kept = {(row[0], row[1]): row[2] for row in tx.rows("SELECT queue, state, n FROM count WHERE n <> 0")}
+    kept = {(row[0], row[1]): row[2] for row in tx.rows("SELECT queue, state, n FROM counts WHERE n <> 0")}
     real = {(row[0], row[1]): row[2] for row in tx.rows("SELECT queue, state, count(*) FROM job GROUP BY 1, 2")}
     assert kept == real
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import store_builders as build
 
@@ -226,8 +228,16 @@ def test_no_list_walks_or_sorts_the_jobs(session, read):
     for sql, step in plans(session, read):
         if "FROM history WHERE job_id = " in sql and step in ("SCAN history", "USE TEMP B-TREE FOR ORDER BY"):
             continue  # the few rows of one job that the view has found; a table it walks for them has its own step
+        if "state = 'running' ORDER BY" in sql and step == "USE TEMP B-TREE FOR ORDER BY":
+            continue  # what runs, and nothing else
+        if "FROM counts " in sql:  # a row for each queue and state; of the jobs, only the running are gone through
+            assert "job" not in step or re.match(r"SEARCH job USING (COVERING )?INDEX job_open \(state=", step), (
+                sql,
+                step,
+            )
+            continue
         assert "TEMP B-TREE FOR ORDER BY" not in step or "UNION" in sql, (sql, step)
-        if step.startswith("SCAN") and "INDEX" not in step and "count" not in step:
+        if step.startswith("SCAN") and "INDEX" not in step:
             assert "LIMIT" in sql, (sql, step)
             assert "ORDER BY" in sql, (sql, step)
 

@@ -113,8 +113,8 @@ def plan(tx, sql, values):
 HOT = {
     "promote": ("job_due", {"now": 0}),
     "next_due": ("job_due", {}),
-    "first_ready": ("job_ready", {"queue": "default"}),
-    "claim": ("job_ready", {"queue": "default", "worker_id": 1, "worker": "w", "host": "h", "now": 0}),
+    "first_ready": ("job_open", {"queue": "default"}),
+    "claim": ("job_open", {"queue": "default", "worker_id": 1, "worker": "w", "host": "h", "now": 0}),
 }
 
 
@@ -175,7 +175,7 @@ def test_looks_and_the_janitor_use_their_indexes(session):
         looking, pruned = Explaining(tx), Explaining(tx)
         lost.look(looking, "here", 0.0, 10.0)
         pruning.old_jobs(pruned, 0.0)
-    assert looking.steps == ["SCAN job USING INDEX job_running"]
+    assert looking.steps == ["SEARCH job USING INDEX job_open (state=?)", "USE TEMP B-TREE FOR ORDER BY"]
     assert pruned.steps == ["SEARCH job USING INDEX job_ended (ended_at<?)"]
 
 

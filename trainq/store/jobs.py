@@ -101,7 +101,7 @@ def active_with_fingerprint(tx: Transaction, fingerprint: str) -> int | None:
 
 def count_active(tx: Transaction) -> int:
     """How many jobs wait or run, from the counters."""
-    return int(tx.value("SELECT total(n) FROM count WHERE state IN ('held','pending','running')"))
+    return int(tx.value("SELECT total(n) FROM count WHERE counted_as IN ('held','open')"))
 
 
 def promote(tx: Transaction) -> None:
@@ -136,13 +136,13 @@ def is_work(tx: Transaction, queues: Iterable[str]) -> bool:
 def waiting(tx: Transaction, queues: Iterable[str], states: Sequence[str]) -> int:
     """How many jobs are in these states in these queues, from the counters."""
     pairs = [(queue, state) for queue in queues for state in states]
-    return sum(tx.value("SELECT n FROM count WHERE queue = ? AND state = ?", pair) or 0 for pair in pairs)
+    return sum(tx.value("SELECT n FROM counts WHERE queue = ? AND state = ?", pair) or 0 for pair in pairs)
 
 
 def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | None]]:
     """The running jobs of a worker that somebody wants canceled, and the grace asked for (None: the job's own)."""
     sql = (
-        "SELECT id, cancel_grace_s FROM job INDEXED BY job_running"
+        "SELECT id, cancel_grace_s FROM job INDEXED BY job_open"
         " WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
     )
     return {row[0]: (row[1],) for row in tx.rows(sql, (worker_id,))}
@@ -150,7 +150,7 @@ def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | No
 
 def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[Claim]) -> list[Claim]:
     """Claims of this worker that it does not know of: a commit answered with an error and had gone through."""
-    sql = "SELECT id, attempt FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ?"
+    sql = "SELECT id, attempt FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = ? ORDER BY id"
     ours = set(known)
     return [claim for row in tx.rows(sql, (worker_id,)) if (claim := Claim(row[0], row[1], worker_id)) not in ours]
 

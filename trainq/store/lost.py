@@ -49,7 +49,7 @@ def look(
     `mine` is the worker that looks: its own jobs are not looked at.
     """
     found: list[Lost] = []
-    for row in tx.rows("SELECT * FROM job INDEXED BY job_running WHERE state = 'running'"):
+    for row in tx.rows("SELECT * FROM job INDEXED BY job_open WHERE state = 'running' ORDER BY id"):
         if row["worker_id"] == mine or (only is not None and row["id"] not in only):
             continue
         seen = tx.named(
@@ -63,7 +63,7 @@ def look(
 
 def running(tx: Transaction, mine: int | None) -> list[int]:
     """The running jobs of other workers."""
-    sql = "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id IS NOT ?"
+    sql = "SELECT id FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id IS NOT ? ORDER BY id"
     return [row[0] for row in tx.rows(sql, (mine,))]
 
 
@@ -72,8 +72,8 @@ def held_here(tx: Transaction, identity: str, user_id: int) -> list[Held]:
     processes nothing can be proved."""
     sql = (
         "SELECT j.id, j.attempt, j.worker_id, s.uid || '.' || (j.id - s.first_id), w.name, w.pid, w.pid_start"
-        " FROM job j INDEXED BY job_running JOIN worker w ON w.id = j.worker_id JOIN submission s ON s.id = j.submission_id"
-        " WHERE j.state = 'running' AND w.host_identity = ?1 AND ?2 IN (0, w.user_id)"
+        " FROM job j INDEXED BY job_open JOIN worker w ON w.id = j.worker_id JOIN submission s ON s.id = j.submission_id"
+        " WHERE j.state = 'running' AND w.host_identity = ?1 AND ?2 IN (0, w.user_id) ORDER BY j.id"
     )
     return [Held(*row) for row in tx.rows(sql, (identity, user_id))]
 

@@ -85,7 +85,7 @@ def forget_workers(tx: Transaction, before: float) -> int:
     """Delete workers that said good-bye, or were not heard of since, before then; never one that a job names."""
     return tx.changed(
         "DELETE FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
-        " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = worker.id)",
+        " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = worker.id)",
         (before,),
     )
 

@@ -68,7 +68,7 @@ def newest(tx: Transaction, which: Filter, sort: str | None = None, limit: int |
 
 def running(tx: Transaction, limit: int) -> list[Row]:
     """Jobs that run, oldest first."""
-    return _active(tx, "job_running", "j.state = 'running' ORDER BY j.id", limit)
+    return _active(tx, "job_open", "j.state = 'running' ORDER BY j.id", limit)
 
 
 def waiting(tx: Transaction, limit: int) -> list[Row]:
@@ -76,7 +76,7 @@ def waiting(tx: Transaction, limit: int) -> list[Row]:
     found: list[Row] = []
     for queue in [queue for queue, state, n in counts(tx) if state == "pending" and n]:
         where = "j.state = 'pending' AND j.queue = ? ORDER BY j.priority DESC, j.id"
-        found += _active(tx, "job_ready", where, limit, queue)
+        found += _active(tx, "job_open", where, limit, queue)
     found.sort(key=lambda row: (-row["priority"], row["id"]))
     held = _active(tx, "job_held", "j.state = 'held' ORDER BY j.id", limit)
     return (found + held)[:limit]
@@ -101,7 +101,7 @@ def last_ended(tx: Transaction, limit: int) -> list[Row]:
 
 def counts(tx: Transaction) -> list[tuple[str, str, int]]:
     """(queue, state, how many), from the table that triggers keep."""
-    return [(row[0], row[1], row[2]) for row in tx.rows("SELECT queue, state, n FROM count ORDER BY queue, state")]
+    return [(row[0], row[1], row[2]) for row in tx.rows("SELECT queue, state, n FROM counts ORDER BY queue, state")]
 
 
 def count(tx: Transaction, which: Filter) -> int:
@@ -194,7 +194,7 @@ def is_known(tx: Transaction, job_id: int) -> bool:
 def position(tx: Transaction, row: Row) -> int:
     """The place of a pending job in its queue; 1 is next."""
     sql = (
-        "SELECT count(*) FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = ?1"
+        "SELECT count(*) FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = ?1"
         " AND (priority > ?2 OR (priority = ?2 AND id <= ?3))"
     )
     return int(tx.value(sql, (row["queue"], row["priority"], row["id"])))

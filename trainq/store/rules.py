@@ -74,10 +74,10 @@ RULES: dict[str, str] = {
         " FROM job j JOIN event e ON e.job_id = j.id GROUP BY j.id HAVING max(e.attempt) <> j.attempt"
     ),
     "counts": (
-        "SELECT queue || ' ' || state || ': counted ' || sum(counted) || ', there are ' || sum(there) FROM"
-        " (SELECT queue, state, n AS counted, 0 AS there FROM count"
-        " UNION ALL SELECT queue, state, 0, count(*) FROM job GROUP BY queue, state)"
-        " GROUP BY queue, state HAVING sum(counted) <> sum(there)"
+        "SELECT queue || ' ' || counted_as || ': counted ' || sum(counted) || ', there are ' || sum(there) FROM"
+        " (SELECT queue, counted_as, n AS counted, 0 AS there FROM count"
+        " UNION ALL SELECT queue, counted_as, 0, count(*) FROM job GROUP BY queue, counted_as)"
+        " GROUP BY queue, counted_as HAVING sum(counted) <> sum(there)"
     ),
     "model.job": (
         "SELECT m.key || '@' || m.version || ': its job ' || j.id || ' is ' || j.state FROM model m JOIN job j ON j.id = m.job_id"

@@ -3,8 +3,8 @@
 
 -- name: count_in
 -- The jobs of a submit call join the counts.
-INSERT INTO count SELECT queue, state, count(*) FROM job WHERE id BETWEEN :first AND :last GROUP BY queue, state
-ON CONFLICT(queue, state) DO UPDATE SET n = n + excluded.n
+INSERT INTO count SELECT queue, counted_as, count(*) FROM job WHERE id BETWEEN :first AND :last GROUP BY 1, 2
+ON CONFLICT(queue, counted_as) DO UPDATE SET n = n + excluded.n
 
 -- name: promote
 -- Due jobs become eligible; bounded, so that a flood of them does not hold the gate.
@@ -18,7 +18,7 @@ SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at I
 
 -- name: first_ready
 -- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue.
-SELECT id, priority FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+SELECT id, priority FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
 ORDER BY priority DESC, id LIMIT 1
 
@@ -30,7 +30,7 @@ UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching'
   changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
   ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL,
   resumed_from = NULL, save_failed = NULL
-WHERE id = (SELECT id FROM job INDEXED BY job_ready WHERE state = 'pending' AND queue = :queue
+WHERE id = (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
   ORDER BY priority DESC, id LIMIT 1)
 RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,

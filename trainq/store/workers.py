@@ -53,5 +53,5 @@ def everyone(tx: Transaction) -> list[Any]:
 
 def jobs_of(tx: Transaction, worker_id: int) -> list[int]:
     """The ids of the jobs that run under this worker."""
-    sql = "SELECT id FROM job INDEXED BY job_running WHERE state = 'running' AND worker_id = ? ORDER BY id"
+    sql = "SELECT id FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = ? ORDER BY id"
     return [row[0] for row in tx.rows(sql, (worker_id,))]
