@@ -50,7 +50,7 @@ def publish(paths: Paths, key: str, data: bytes = b"weights", *, name: str = "mo
 
 def in_process(code: str, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The code in a process of its own, which may be killed."""
-    head = "import sys, os\nfrom trainq.artifacts import models\nfrom trainq.artifacts.manifest import seal\n"
+    head = "import sys, os, time\nfrom trainq.artifacts import models\nfrom trainq.artifacts.manifest import seal\n"
     head += "from trainq.artifacts.paths import Paths\npaths = Paths(sys.argv[1])\n"
     return subprocess.run(
         [sys.executable, "-c", head + code, *argv], env={**os.environ, **env}, capture_output=True, text=True
@@ -176,7 +176,7 @@ def test_a_shut_directory_is_published_and_deleted(paths):
     os.chmod(staged, 0o500)
     seal(staged, {})
     models.place(paths, staged, "k", 1)
-    assert models.delete(paths, "k", 1) is True
+    assert models.discard(paths, models.put_aside(paths, "k", 1)) is True
     assert list(models.leftovers(paths)) == []
 
 
@@ -226,9 +226,9 @@ def test_numbers_rise_and_are_not_used_twice(paths):
     """Q44: the next number is above all on the disk, also above what was put aside by a crash."""
     assert models.highest_version(paths, "k") == 0
     assert [publish(paths, "k") for _ in range(3)] == [1, 2, 3]
-    aside = models.unplace_orphan(paths, "k", 3)
+    aside = models.put_aside(paths, "k", 3)
     assert os.path.dirname(aside) == paths.aside_key("k")
-    assert models.unplace_orphan(paths, "k", 3) is None
+    assert models.put_aside(paths, "k", 3) is None
     assert models.versions_on_disk(paths, "k") == [1, 2]
     assert models.highest_version(paths, "k") == 3
     assert publish(paths, "k") == 4
@@ -255,9 +255,9 @@ def test_keys_may_lead_to_each_other(paths):
     """A key may be the beginning of another one: versions and longer keys never meet."""
     for key in ("a", "a/b", "a/b/c", "ü/x", "z"):
         publish(paths, key)
-    models.delete(paths, "z", 1)
+    models.put_aside(paths, "z", 1)
     assert sorted(models.walk_keys(paths)) == ["a", "a/b", "a/b/c", "ü/x"]
-    models.delete(paths, "a", 1)
+    models.put_aside(paths, "a", 1)
     assert sorted(models.walk_keys(paths)) == ["a/b", "a/b/c", "ü/x"]
     assert verify(paths.version("a/b", 1)) == []
     assert list(models.walk_keys(Paths("/nonexistent"))) == []
@@ -289,7 +289,7 @@ def test_latest_does_not_fall_back(paths, monkeypatch):
     def overtaken(target, path):
         monkeypatch.setattr(files, "symlink", link)
         publish(paths, "a")
-        models.delete(paths, "a", 1)
+        models.put_aside(paths, "a", 1)
         link(target, path)
 
     monkeypatch.setattr(files, "symlink", overtaken)
@@ -302,7 +302,7 @@ def test_only_what_is_not_visible_is_discarded(paths):
     publish(paths, "k")
     with pytest.raises(Storage, match="neither staged nor aside"):
         models.discard(paths, paths.version("k", 1))
-    aside = models.unplace_orphan(paths, "k", 1)
+    aside = models.put_aside(paths, "k", 1)
     staged = models.stage(paths, 7, 2)
     files.symlink("@9", f"{paths.staging}/{files.temporary_name()}")
     found = list(models.leftovers(paths))
@@ -341,7 +341,7 @@ def test_a_poller_sees_whole_versions_only(paths):
     """Q45: during 20 trainings every visible version has a manifest whose digests match, and no temporary name
     is ever listed.
     """
-    head = "import sys, os\nfrom trainq.artifacts.paths import Paths\npaths = Paths(sys.argv[1])\n"
+    head = "import sys, os, time\nfrom trainq.artifacts.paths import Paths\npaths = Paths(sys.argv[1])\n"
     poller = subprocess.Popen(
         [sys.executable, "-c", head + POLLER, paths.root],
         stdout=subprocess.PIPE,
@@ -371,7 +371,8 @@ assert seal(staged, {"job": 1})
 version = models.highest_version(paths, "k") + 1
 models.place(paths, staged, "k", version)
 models.point_latest(paths, "k", version)
-models.delete(paths, "k", version - 2)
+models.put_aside(paths, "k", version - 2, retired=True)
+models.sweep_retired(paths, "k", time.time())
 """
 
 
@@ -385,7 +386,7 @@ models.delete(paths, "k", version - 2)
         ("latest.made", [1, 2, 3]),
         ("latest.replaced", [1, 2, 3]),
         ("publish.renamed:2", [2, 3]),
-        ("delete.aside", [2, 3]),
+        ("sweep.retired", [2, 3]),
     ],
 )
 def test_killed_while_publishing(paths, point, named):
@@ -399,7 +400,7 @@ def test_killed_while_publishing(paths, point, named):
     assert all(verify(paths.version("k", number)) == [] for number in named)
     assert models.latest_on_disk(paths, "k") in named
     # What the next publisher does when the last one has no row: aside, and a number above it.
-    models.unplace_orphan(paths, "k", 3)
+    models.put_aside(paths, "k", 3)
     done = in_process(ROUND, paths.root)
     assert done.stderr == ""
     expected = 4 if 3 in named else 3
@@ -477,7 +478,7 @@ for n in range(10):
         open(f"{staged}/{m}", "wb").write(os.urandom(10000))
     assert len(seal(staged, {}).files) == 10
 """
-    head = "import sys, os\nfrom trainq.artifacts import models\nfrom trainq.artifacts.manifest import seal\n"
+    head = "import sys, os, time\nfrom trainq.artifacts import models\nfrom trainq.artifacts.manifest import seal\n"
     head += "from trainq.artifacts.paths import Paths\npaths = Paths(sys.argv[1])\n"
     both = [subprocess.Popen([sys.executable, "-c", head + code, paths.root]) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]

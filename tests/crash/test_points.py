@@ -39,7 +39,7 @@ POINTS = {
         "worker.joined", "claim.committed", "prepare.opened", "prepare.staged", "prepare.unpacked", "start.handed",
         "beat.committed", "publish.hashed", "publish.sealed", "publish.renamed", "publish.placed",
         "publish.before_commit", "finish.committed", "secrets.dropped", "latest.made", "latest.replaced",
-        "delete.aside", "clean.data_removed", *_turns(7),
+        "publish.retired", "sweep.retired", "clean.data_removed", *_turns(7),
     ),
     "lost": ("expire.strays_ended", "expire.committed", *_turns(3)),
     "zombie": ("expire.looked",),
@@ -113,7 +113,7 @@ def submit(tq: CrashTq, point: str) -> None:
 def work(tq: CrashTq, point: str) -> None:
     """Q44: the job is done once and has one model, whatever its first worker had done."""
     number = tq.submit(*ONE, "--seed", "2", env=SECRET)
-    die(tq, point, "worker", "--once")
+    die(tq, point, "worker", "--once", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
     harness.check(tq)
     assert harness.ends(tq) == {1: ["done"], number: ["done"]}
     (model,) = tq.models()

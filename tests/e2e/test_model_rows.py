@@ -109,6 +109,29 @@ def test_of_each_key_the_newest_are_kept(tq):
     assert tq.ok("models", "path", "few@latest").out.strip() == str(directory / "@4")
 
 
+def test_an_old_version_is_deleted_after_the_grace_only(tq):
+    """Q44: what no version names any more lies aside, whole, for `keep.file_grace`; then the key's next publisher
+    deletes it, or the janitor."""
+    tq.types('[types.one]\nrun = ["python", "ok.py"]\nmodel = "required"\nkeep = 1')
+    aside = Path(tq.root) / "models" / ".aside" / "one"
+    for i in range(3):
+        tq.submit("one", "--param", f"i={i}")
+    tq.work("--slots", "1")
+    old = sorted(os.listdir(aside))
+    assert [name.partition("-")[0] for name in old] == ["@1", "@2"]
+    assert [whole(aside / name)["params"]["i"] for name in old] == [0, 1]
+    tq.ok("prune")
+    assert sorted(os.listdir(aside)) == old
+    tq.submit("one", "--param", "i=3")
+    tq.work(env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+    assert os.listdir(aside) == []
+    tq.submit("one", "--param", "i=4")
+    tq.work()
+    assert len(os.listdir(aside)) == 1
+    tq.ok("prune", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+    assert os.listdir(aside) == []
+
+
 @pytest.mark.parametrize("where", ["publish.hashed", "publish.placed"])
 def test_a_crash_during_the_save_leaves_the_kept_ones(tq, where):
     """Q44: kill -9 during the fourth save leaves versions 2 and 3 intact and loadable; then the fourth comes."""

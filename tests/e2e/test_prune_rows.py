@@ -207,7 +207,7 @@ def test_a_janitor_killed_between_rename_and_deletion(tq):
     tq.submit("one", "--param", "i=1")
     tq.work()
     tq.submit("one", "--param", "i=2")
-    tq("worker", "--once", env={"TRAINQ_CRASH": "delete.aside"})
+    tq("worker", "--once", env=NO_GRACE | {"TRAINQ_CRASH": "sweep.retired"})
     assert [model["version"] for model in tq.models()] == [2]
     assert os.listdir(os.path.join(tq.root, "models", ".aside", "one"))
     tq.ok("prune", env=NO_GRACE)

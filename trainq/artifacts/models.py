@@ -11,7 +11,7 @@ of a crash, and its number is not used again while it lies aside.
 
 Who calls what: a worker stages before the start and seals (manifest.py) after exit 0, outside of any
 transaction. Inside the publishing transaction, under the gate, `highest_version` and `place`. After the
-commit `advance_latest` and `delete`. A crash anywhere leaves what the next publisher or the janitor can put
+commit `advance_latest`, `put_aside` and `sweep_retired`. A crash anywhere leaves what the next publisher or the janitor can put
 right with the same calls.
 """
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainq.artifacts.paths import Paths
+
+_RETIRED = ".retired"
 
 
 def stage(paths: Paths, job: int, attempt: int) -> str:
@@ -110,10 +112,10 @@ def _put_back(target: str, staged: str) -> None:
         pass  # an orphan then; the error that matters is on its way
 
 
-def unplace_orphan(paths: Paths, key: str, version: int) -> str | None:
+def put_aside(paths: Paths, key: str, version: int, *, retired: bool = False) -> str | None:
     """Put a version that no row names aside and give back where; None if there is none."""
     source = paths.version(key, version)
-    target = os.path.join(paths.aside_key(key), f"@{version:d}-{os.urandom(4).hex()}")
+    target = os.path.join(paths.aside_key(key), f"@{version:d}-{os.urandom(4).hex()}{_RETIRED if retired else ''}")
     with files.reporting(source):
         if not os.path.lexists(source):
             return None
@@ -126,13 +128,13 @@ def unplace_orphan(paths: Paths, key: str, version: int) -> str | None:
     return target
 
 
-def delete(paths: Paths, key: str, version: int) -> bool:
-    """Take a version's name away, then delete it; false if it was gone. Its row must be gone before."""
-    aside = unplace_orphan(paths, key, version)
-    if aside is None:
-        return False
-    crash.point("delete.aside")
-    return discard(paths, aside)
+def sweep_retired(paths: Paths, key: str, before: float) -> None:
+    """Delete what was retired of a key before then (seconds since the epoch, by the file system's clock); an orphan may
+    be a result that could not be stored, and is the janitor's."""
+    for path, name in _entries(paths.aside_key(key)):
+        if name.endswith(_RETIRED) and all(left.changed_at <= before for left in _leftover(path, None, None)):
+            crash.point("sweep.retired")
+            discard(paths, path)
 
 
 def latest_on_disk(paths: Paths, key: str) -> int | None:

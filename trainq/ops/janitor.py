@@ -236,7 +236,7 @@ class _Pass:
         with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
             if model_rows.is_named(tx, key, version):
                 return False
-            return models.unplace_orphan(self.paths, key, version) is not None
+            return models.put_aside(self.paths, key, version) is not None
 
     def old_staging(self, before: float) -> None:
         """What lies staged or aside: not while its attempt runs, and a result that could not be stored as long as logs."""

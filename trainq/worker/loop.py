@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
     from trainq.artifacts.paths import Paths
+    from trainq.base.settings import Keep
     from trainq.domain.job import Claimed
     from trainq.ops.queue import Queue
     from trainq.store.session import Transaction
@@ -70,7 +71,7 @@ class Place(NamedTuple):
     name: str
     channel: Channel
     grace_s: float
-    keep_models: int
+    keep: Keep
     hook_limit_s: float
     slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 
@@ -146,7 +147,7 @@ class Worker:
         watch = wake.Watch(self.queue.paths.bell, self._inbox.nudge)
         opened.callback(watch.close)
         self._place = Place(
-            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep.models,
+            self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep,
             self.times.hook_limit, self._inbox.slow,
         )  # fmt: skip
         locks = [lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import manifest
 from trainq.artifacts import models as model_files
+from trainq.base import clock
 from trainq.base.crash import point
 from trainq.domain.job import NewModel
 from trainq.domain.retention import to_remove
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainq.artifacts.paths import Paths
+    from trainq.base.settings import Keep
     from trainq.domain.job import Claimed, Decision, Outcome, Progress
     from trainq.store.session import Transaction
 
 
 class Removed(NamedTuple):
-    """A version that has no row any more; its directory goes after the commit."""
+    """A version that has no row any more; its directory is put aside after the commit."""
 
     key: str
     version: int
@@ -34,11 +36,12 @@ class Removed(NamedTuple):
 class Publication:
     """A staged directory on its way to a version."""
 
-    def __init__(self, claimed: Claimed, paths: Paths, staged: str, keep: int) -> None:
+    def __init__(self, claimed: Claimed, paths: Paths, staged: str, keep: Keep) -> None:
         self.claimed = claimed
         self.paths = paths
         self.staged: str | None = staged
-        self.keep = claimed.spec.get("keep", keep)
+        self.keep = claimed.spec.get("keep", keep.models)
+        self.file_grace_s = keep.file_grace
         self.model: NewModel | None = None
         self.version: int | None = None
         self.removed: list[Removed] = []
@@ -91,7 +94,8 @@ class Publication:
         self.model, self.version, self.removed = None, None, []
 
     def clean(self, *, keep_staged: bool, lost: bool = False) -> None:
-        """After the commit, repairable: the link to the newest, the directories of what is gone, an unused stage.
+        """After the commit, repairable: the link to the newest, what has no row any more put aside and deleted once it
+        has lain there for `file_grace`, an unused stage.
 
         Of a lost claim nothing was named: what was placed is an orphan, which the janitor puts aside.
         """
@@ -102,4 +106,6 @@ class Publication:
         elif self.staged is not None and not keep_staged:
             model_files.discard(self.paths, self.staged)
         for item in self.removed:
-            model_files.delete(self.paths, item.key, item.version)
+            model_files.put_aside(self.paths, item.key, item.version, retired=True)
+            point("publish.retired")
+        model_files.sweep_retired(self.paths, self.claimed.row["model_key"], clock.now() - self.file_grace_s)
