@@ -41,6 +41,17 @@ def test_empty_queue_is_a_clean_outcome(tq):
     assert tq.jobs() == before
 
 
+def test_a_long_worker_tells_the_last_and_counts_all(tq):
+    """What a worker remembers of its attempts does not grow for ever: the last thousand are told, all are counted."""
+    lines = "\n".join(['{"argv": ["true"]}'] * 1003 + ['{"argv": ["false"]}'])
+    tq.ok("submit", "--from", "-", input=lines)
+    report = tq("worker", "--until", "empty", "--slots", "2", "--json").json
+    assert (report["total"], len(report["jobs"])) == (1004, 1000)
+    assert max(job["id"] for job in report["jobs"]) == 1004
+    tq.ok("submit", "--from", "-", input='{"argv": ["true"]}')
+    assert tq.ok("worker", "--until", "empty").out.strip() == "1 attempt: 1 done"
+
+
 def test_slots_are_never_exceeded(tq):
     """Q15: five jobs on a worker of two slots: two at once at most, and all end done."""
     ids = [tq.submit("--", "sleep", "0.3") for _ in range(5)]

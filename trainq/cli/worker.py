@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainq.base.settings import Settings
-    from trainq.worker.loop import Report
+    from trainq.worker.place import Report
 
 
 def run(
@@ -34,7 +34,8 @@ def run(
     """Run jobs here. INT: finish what runs, then end. TERM: stop the jobs, which go back to the queue."""
     import gc
 
-    from trainq.worker.loop import Options, Worker
+    from trainq.worker.loop import Worker
+    from trainq.worker.place import Options
 
     gc.enable()  # a worker lives long
     line = line_of(ctx)
@@ -191,24 +192,28 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def _end_of(job: dict[str, Any]) -> str:
+def _end_of(state: str | None, reason: str | None) -> str:
     """What became of an attempt, in a summary: a state says too little of what runs again."""
-    if job["state"] == "held":
+    if state == "held":
         return "to be retried"
-    if job["state"] == "pending":
-        return "requeued" if job["reason"] == "requeued" else "given back"
-    return str(job["state"])
+    if state == "pending":
+        return "requeued" if reason == "requeued" else "given back"
+    return str(state)
 
 
 def _answer(report: Report, code: int) -> Answer:
-    doc = {"name": report.name, "jobs": report.jobs, "total": len(report.jobs), "lost_claims": report.lost_claims}
+    total = report.ends.total()
+    doc = {"name": report.name, "jobs": list(report.jobs), "total": total, "lost_claims": report.lost_claims}
 
     def text() -> list[str]:
-        if not report.jobs:
+        if not total:
             return ["nothing to do"]
-        states = [_end_of(job) for job in report.jobs]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        return [f"{len(states)} {'attempt' if len(states) == 1 else 'attempts'}: {counts}"]
+        counts: dict[str, int] = {}
+        for (state, reason), n in report.ends.items():
+            end = _end_of(state, reason)
+            counts[end] = counts.get(end, 0) + n
+        said = ", ".join(f"{n} {end}" for end, n in counts.items())
+        return [f"{total} {'attempt' if total == 1 else 'attempts'}: {said}"]
 
     ended = dict.fromkeys(job["id"] for job in report.jobs if job["state"] in ENDED)
     return Answer("worker_report", doc, text, list(ended), code)

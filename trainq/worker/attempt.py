@@ -6,47 +6,36 @@ in its log too); every write carries the claim; a model is named only in the tra
 
 from __future__ import annotations
 
-import json
+import os
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trainq.artifacts import manifest
 from trainq.base import clock, files
 from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
-from trainq.domain.job import Outcome, Progress
+from trainq.domain.job import Outcome
 from trainq.domain.outcome import Seen, classify, joined, not_started
 from trainq.executors import local
-from trainq.store import checkpoints, jobs
-from trainq.store.checkpoints import NewCheckpoint
-from trainq.worker import memory
+from trainq.store import jobs
+from trainq.worker import hook, memory
+from trainq.worker.hook import Hook
 from trainq.worker.keepers import Empty, Exited, Failed, Frozen, Started, Thawed
+from trainq.worker.limits import Limits
 from trainq.worker.preparation import BrokenCheckpoints, Preparation
 from trainq.worker.publication import Publication
+from trainq.worker.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainq.domain.job import Claim, Claimed, Decision
+    from trainq.domain.job import Claim, Claimed, Decision, Progress
     from trainq.store.jobs import Flags
     from trainq.store.session import Transaction
-    from trainq.worker.channel import Asker
     from trainq.worker.keepers import Event, Keeper
-    from trainq.worker.loop import Place
+    from trainq.worker.place import Place
 
-HOOK_GRACE_S = 2.0
 NO_MODEL = "nothing was written to TRAINQ_MODEL_DIR; no model"
-NO_LEASE_S = 3600.0
-METRIC_NAMES = 1000
-WORD_S = 1.0
-"""How long the keeper has to tell that it had frozen a job, before a limit counts again."""
-
-
-class Save(NamedTuple):
-    """A checkpoint that the job has announced and that is not committed yet, and who waits for the answer."""
-
-    checkpoint: NewCheckpoint
-    asker: Asker
 
 
 class Attempt:
@@ -65,34 +54,25 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.decision: Decision | None = None
         self.stopped_for: str | None = None
-        self.fresh = False  # something was reported that no beat has carried yet
         self.busy = False  # slow work of this attempt is in the pool
         self.unsure = False  # a commit that named its end answered with an error
         self.settled = False
         self.lost = False
-        self.frozen = False
         self.reported_at = 0.0  # boot clock, when a beat last carried the progress
-        self.progress = Progress()
-        self.metrics: dict[str, float] = {}
-        self.saves: list[Save] = []
-        self.saved = False
         self.handed = False  # the keeper has its plan
         self.pid: int | None = None
         self.started_at: float | None = None  # boot clock
         self.storing_at: float | None = None
-        self.hook_failed: str | None = None
         self.trouble: str | None = None  # what is wrong with this host, seen by this attempt
-        self._spoke_at = 0.0
-        self._lease_until = self._counts_from = 0.0
-        self._limit_at: float | None = None
-        self._hook_until: float | None = None
+        self.hook = Hook(claimed.spec["cwd"])
         self._exited: Exited | None = None
-        self._too_many_names = False
         self._stopping_grace_s = float("inf")
-        self._first_error = ""  # as the job told it, before its log went on
         self._kills = 0
         self._killed_frozen = False  # the keeper had to kill what it could not freeze
+        time_s, spec = claimed.row["time_s"], claimed.spec
+        self._limits = Limits(None if time_s is None else time_s - spec.get("warn_s", 0.0), spec.get("stall_after_s"))
         self._files = Preparation(claimed, place)
+        self._told = Told(place.channel, self._files.note)
         self._publication: Publication | None = None
 
     @property
@@ -104,7 +84,7 @@ class Attempt:
     def free(self) -> bool:
         """Whether nothing of it is left in the slot: its end is written or the claim is lost, and no hook runs."""
         if self.settled:
-            return self._hook_until is None
+            return self.hook.until is None
         return self.lost and not self.busy and (self.outcome is not None or not self.handed)
 
     @property
@@ -121,7 +101,7 @@ class Attempt:
     def lose(self) -> None:
         """The claim is lost: stop working before explaining."""
         self.lost = True
-        self.answer(ok=False)
+        self._told.answer(ok=False)
         if self.handed and self.outcome is None:
             self.keeper.stop(0)
 
@@ -144,7 +124,7 @@ class Attempt:
 
     def _fetched(self, error: BaseException | None) -> None:
         self.busy = False
-        self.progress = self.progress._replace(resumed_from=self._files.resumed_from)
+        self._told.put(resumed_from=self._files.resumed_from)
         if isinstance(error, BrokenCheckpoints):
             self._end("checkpoint", error.message)
         elif error is not None:
@@ -175,8 +155,6 @@ class Attempt:
         self._end(cause, text)
 
     def _hand(self, plan: Any) -> None:
-        import os
-
         stdin = self._files.open_stdin()
         try:
             self.keeper.start(plan, stdin, *self._files.output)
@@ -191,7 +169,7 @@ class Attempt:
     def heard(self, event: Event) -> None:
         """What the keeper said."""
         if self.settled:
-            self._hook_heard(event)
+            self.hook.heard(event)
         elif isinstance(event, Started):
             self._started(event)
         elif isinstance(event, Failed):
@@ -199,87 +177,47 @@ class Attempt:
         elif isinstance(event, Exited):
             self._exited = event
         elif isinstance(event, Frozen):
-            self.frozen = True
+            self._limits.frozen = True
             self._killed_frozen = self._killed_frozen or event.killed > 0
         elif isinstance(event, Thawed):
-            self._thawed(event.frozen_s)
+            self._limits.thawed(event.frozen_s)
         elif isinstance(event, Empty):
             self._classify()
 
     def _started(self, event: Started) -> None:
         self.pid = event.pid
-        self.started_at = self._spoke_at = clock.boot_s()
-        self.progress = self.progress._replace(stage="training")
-        time_s, warn_s = self.claimed.row["time_s"], self.claimed.spec.get("warn_s", 0.0)
-        self._limit_at = None if time_s is None else self.started_at + time_s - warn_s
-
-    def _thawed(self, frozen_s: float) -> None:
-        """A frozen job's time limit and its silence stood still."""
-        self.frozen = False
-        self._spoke_at += frozen_s
-        if self._limit_at is not None:
-            self._limit_at += frozen_s
+        self.started_at = clock.boot_s()
+        self._limits.started(self.started_at)
+        self._told.put(stage="training")
 
     def keeper_died(self) -> None:
         """The keeper was killed, and the job with it: the worker's host, not the job, is to blame."""
         if self.settled:
-            self._hook_until, self.hook_failed = None, "the process that kept it was killed"
+            self.hook.end("the process that kept it was killed")
         elif self.outcome is None:
             self._end("zombie", "the process that kept it was killed")
 
     def said(self, message: dict[str, Any]) -> None:
         """What the job said through the channel."""
-        word = message["do"]
-        if word == "progress":
-            said = {name: message[name] for name in ("fraction", "step", "total")} | {"note": message["message"]}
-            self.progress = self.progress._replace(**{name: new for name, new in said.items() if new is not None})
-        elif word == "metric":
-            self._add_metrics(message["values"])
-        elif word == "checkpoint":
-            self.saves.append(Save(NewCheckpoint(*(message[name] for name in NewCheckpoint._fields)), message["asker"]))
-        elif word == "checkpoint_failed":
-            self.progress = self.progress._replace(save_failed=(self.progress.save_failed or 0) + 1)
-            self._files.note(f"a checkpoint could not be saved: {message['error']}")
-        elif word == "failed":
-            self._first_error = self._first_error or message["error"]
-        self.fresh = True
-        self._spoke_at = clock.boot_s()
-
-    def _add_metrics(self, values: dict[str, float]) -> None:
-        """The newest of each name; a job that makes up names without end is heard for the first of them only."""
-        for name, value in values.items():
-            if name in self.metrics or len(self.metrics) < METRIC_NAMES:
-                self.metrics[name] = value
-            elif not self._too_many_names:
-                self._too_many_names = True
-                self._files.note(f"more than {METRIC_NAMES} names of metrics: further ones are not kept")
+        self._told.hear(message)
+        self._limits.spoke(clock.boot_s())
 
     def due_at(self) -> float | None:
-        """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit.
-
-        Never while its keeper has frozen it, which this worker may learn late: all that a lease has passed for stands
-        still until that is told.
-        """
-        if self._hook_until is not None:
-            return self._hook_until
-        if self.outcome is not None or self.stopped_for is not None or self.started_at is None:
+        """When (boot clock) it must be stopped for its time limit, its silence or its hook's limit."""
+        if self.hook.until is not None:
+            return self.hook.until
+        if self.outcome is not None or self.stopped_for is not None:
             return None
-        if self.frozen or clock.boot_s() >= self._lease_until:
-            return None
-        stall_s = self.claimed.spec.get("stall_after_s")
-        due = [at for at in (self._limit_at, None if stall_s is None else self._spoke_at + stall_s) if at is not None]
-        return max(min(due), self._counts_from) if due else None
+        return self._limits.due_at(clock.boot_s())
 
     def tick(self, now: float) -> None:
         """Stop it if it is due."""
         due = self.due_at()
         if due is None or now < due:
             return
-        if self._hook_until is not None:
-            self.hook_failed = "it was stopped at its limit"
-            self._hook_until = now + NO_LEASE_S  # only its end is waited for now
-            self.keeper.stop(HOOK_GRACE_S)
-        elif self._limit_at is not None and now >= self._limit_at:
+        if self.hook.until is not None:
+            self.hook.stop(self.keeper, now)
+        elif self._limits.is_timeout(now):
             self.stop("timeout", self.claimed.spec.get("warn_s") or self.grace_s())
         else:
             self.stop("stalled", self.grace_s())
@@ -287,7 +225,7 @@ class Attempt:
     def stop(self, why: str, grace_s: float) -> None:
         """End the process tree: the job is told, TERM, the grace, KILL. The first reason stays the reason."""
         if self.settled:
-            self.keeper.stop(min(grace_s, HOOK_GRACE_S))
+            self.keeper.stop(min(grace_s, hook.GRACE_S))
             return
         self._stopping_grace_s = min(self._stopping_grace_s, grace_s)
         if self.stopped_for is None:
@@ -316,47 +254,40 @@ class Attempt:
 
     def _commit_saves(self, tx: Transaction) -> None:
         if self.stopped_for != "canceled":
-            for save in self.saves:
-                checkpoints.commit(tx, self.claim, save.checkpoint)
+            self._told.commit_saves(tx, self.claim)
 
     def renewed(self, until_boot_s: float, bound_s: float) -> None:
         """A beat is committed: the job may compute until then, and goes on if it was frozen."""
-        self.fresh, self.reported_at = False, clock.boot_s()
-        self.answer(ok=self.stopped_for != "canceled")
-        is_late = self.reported_at >= self._lease_until
-        self.lease(until_boot_s, bound_s)
-        if is_late:
-            self._counts_from = self.reported_at + WORD_S
-        if (self.frozen or is_late) and self.stopped_for is None:
+        self._told.is_fresh, self.reported_at = False, clock.boot_s()
+        self.answer()
+        may_be_frozen = self._limits.renew(until_boot_s, self.reported_at)
+        self.keeper.lease(until_boot_s, bound_s)
+        if may_be_frozen and self.stopped_for is None:
             self.keeper.thaw()
 
     def lease(self, until_boot_s: float, bound_s: float) -> None:
         """The job may compute until then; what moves later is frozen within the bound."""
-        self._lease_until = until_boot_s
+        self._limits.lease(until_boot_s)
         self.keeper.lease(until_boot_s, bound_s)
 
-    def answer(self, *, ok: bool) -> None:
-        """Tell who saved what became of it."""
-        for save in self.saves:
-            self.place.channel.ack(save.asker, ok)
-            self.saved = self.saved or ok
-        self.saves.clear()
+    def answer(self) -> None:
+        """What was saved is committed, unless the job is being canceled: tell who waits."""
+        self._told.answer(ok=self.stopped_for != "canceled")
 
     def report_at(self, every_s: float, after_start_s: float) -> float | None:
         """When (boot clock) the row should be brought up to date ahead of the next beat; None when it is."""
         if self.outcome is not None or self.lost:
             return None
-        if self.saves:
+        if self._told.saves:
             return 0.0
         if self.reported_at == 0.0:
             return None if self.started_at is None else self.started_at + after_start_s
-        return self.reported_at + every_s if self.fresh else None
+        return self.reported_at + every_s if self._told.is_fresh else None
 
     def latest(self) -> Progress:
         """All that is known, with ages instead of times."""
         now = clock.boot_s()
-        return self.progress._replace(
-            metrics=json.dumps(_finite(self.metrics)) if self.metrics else None,
+        return self._told.latest()._replace(
             pid=self.pid,
             started_ago_s=None if self.started_at is None else now - self.started_at,
             storing_ago_s=None if self.storing_at is None else now - self.storing_at,
@@ -386,9 +317,8 @@ class Attempt:
         failed = ended.signal is not None or ended.code != 0
         seen = Seen(
             ended.code, ended.signal, self.stopped_for, self.claimed.row["time_s"],
-            bool(self.metrics) or self.progress.fraction is not None,
-            joined(self._first_error, self._files.log_end()) if failed else "",
-            run_s=clock.boot_s() - (self.started_at or clock.boot_s()), saved=self.saved or bool(self.saves),
+            self._told.is_any, joined(self._told.first_error, self._files.log_end()) if failed else "",
+            run_s=clock.boot_s() - (self.started_at or clock.boot_s()), saved=self._told.has_saved or bool(self._told.saves),
             oom_killed=memory.kills() > self._kills, stall_s=self.claimed.spec.get("stall_after_s"),
         )  # fmt: skip
         self._decide(classify(seen))
@@ -398,9 +328,9 @@ class Attempt:
         self.outcome = outcome
         if outcome.cause is None and self._publication is not None:
             self.storing_at = clock.boot_s()
-            self.progress = self.progress._replace(stage="storing")
-            self.busy = self.fresh = True
-            publication, metrics = self._publication, _finite(self.metrics)
+            self._told.put(stage="storing")
+            self.busy = self._told.is_fresh = True
+            publication, metrics = self._publication, self._told.finite()
             self.place.slow(lambda: publication.seal(metrics), self._sealed)
 
     def _sealed(self, error: BaseException | None) -> None:
@@ -471,38 +401,17 @@ class Attempt:
             return
         assert self.outcome is not None
         assert self.decision is not None
-        code = self.outcome.exit_code
-        more = {
-            "TRAINQ_STATE": self.decision.state,
-            "TRAINQ_REASON": self.decision.reason or "",
-            "TRAINQ_EXIT_CODE": "" if code is None else str(code),
-        }
         try:
-            self.lease(clock.boot_s() + self.place.hook_limit_s + NO_LEASE_S, NO_LEASE_S)  # no claim is at stake
+            self.lease(clock.boot_s() + self.place.hook_limit_s + hook.NO_LEASE_S, hook.NO_LEASE_S)
+            more = hook.variables(self.outcome, self.decision)
             self._hand(self._files.hook_plan(self.claimed.spec["on_end"], more))
         except (TrainqError, OSError) as error:
-            self.hook_failed = _text(error)
+            self.hook.end(_text(error))
             return
-        self._hook_until = clock.boot_s() + self.place.hook_limit_s
-
-    def _hook_heard(self, event: Event) -> None:
-        if isinstance(event, Failed):
-            cwd = files.printable(self.claimed.spec["cwd"])
-            self.hook_failed = not_started(event.step, event.errno, "/bin/sh", cwd).error
-            self._hook_until = None
-        elif isinstance(event, Exited) and (event.code or event.signal):
-            ended = f"exit {event.code}" if event.signal is None else f"signal {event.signal}"
-            self.hook_failed = self.hook_failed or ended
-        elif isinstance(event, Empty):
-            self._hook_until = None
+        self.hook.until = clock.boot_s() + self.place.hook_limit_s
 
 
 _STOP_WORDS = {"timeout": "time"}
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: no number is null."""
-    return {name: value if value - value == 0 else None for name, value in metrics.items()}
 
 
 def _text(error: BaseException) -> str:

@@ -11,7 +11,8 @@ import contextlib
 import os
 import selectors
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
 
 from trainq import wake
 from trainq.base import clock, hosts
@@ -28,6 +29,7 @@ from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
+from trainq.worker.place import Options, Place, Report
 from trainq.worker.quarantine import Quarantine
 from trainq.worker.slots import Slot, Slots
 
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
     from filelock import BaseFileLock
 
-    from trainq.artifacts.paths import Paths
-    from trainq.base.settings import Keep
     from trainq.domain.job import Claimed
     from trainq.ops.queue import Queue
     from trainq.store.session import Transaction
@@ -48,40 +48,10 @@ START_S = 0.05
 """A started process is written to its row after this, unless it has ended by then."""
 RETRY_S = 1.0
 """After a turn that failed."""
+LISTED = 1000
+"""So many attempts are told one by one at the end; of what came before, only how it ended is counted."""
 
 _DRAIN, _STOP, _KILL = 1, 2, 3
-
-
-class Options(NamedTuple):
-    """What the command line asks of a worker."""
-
-    slots: int
-    queues: tuple[str, ...]
-    name: str | None = None
-    max_jobs: int | None = None
-    until: str | None = None  # idle, empty
-    until_at: float | None = None  # wall clock
-    on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
-
-
-class Place(NamedTuple):
-    """What an attempt needs to know of the worker it runs on."""
-
-    paths: Paths
-    name: str
-    channel: Channel
-    grace_s: float
-    keep: Keep
-    hook_limit_s: float
-    slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-
-
-class Report(NamedTuple):
-    """What a worker did, at its end."""
-
-    name: str
-    jobs: list[dict[str, Any]]
-    lost_claims: int
 
 
 class Worker:
@@ -95,7 +65,7 @@ class Worker:
         self.host = hosts.hostname()
         self.identity = hosts.identity()
         self.name = options.name or f"{self.host}-{os.getpid()}"
-        self.report = Report(self.name, [], 0)
+        self.report = Report(self.name, deque(maxlen=LISTED), Counter(), 0)
         self._id = 0
         self._claims = 0
         self._lost_claims = 0
@@ -121,7 +91,7 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
-        self._say("ended", jobs=len(self.report.jobs), lost_claims=self._lost_claims)
+        self._say("ended", jobs=self.report.ends.total(), lost_claims=self._lost_claims)
         return self.report._replace(lost_claims=self._lost_claims)
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -343,7 +313,7 @@ class Worker:
         except TrainqError as error:
             self._turn_failed(error, attempts)
             return
-        _points(done)
+        turn.mark(done)
         self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
         self._due_at = done.next_due
         if beats:
@@ -391,7 +361,7 @@ class Worker:
             if attempt is None:
                 continue
             if attempt in done.settled:
-                attempt.answer(ok=attempt.stopped_for != "canceled")
+                attempt.answer()
                 self._do_slowly(attempt.tidy())
                 attempt.run_hook()
                 if attempt.claimed.spec.get("secrets"):
@@ -411,7 +381,7 @@ class Worker:
         """Nothing of it is left in the slot: give the slot away and tidy up."""
         slot.attempt = None
         self._may_be_work = True  # what waits could not be claimed for this slot by the turn that ended it
-        number, failed = attempt.claim.job_id, attempt.hook_failed
+        number, failed = attempt.claim.job_id, attempt.hook.failed
         if failed is not None:
             self._say("trouble", message=f"job {number}: its on-end line failed: {failed}")
             self._write(lambda tx: jobs.note_hook(tx, number, f"on-end: {failed}"))
@@ -446,6 +416,7 @@ class Worker:
             "model": None if attempt.version is None else f"{row['model_key']}@{attempt.version}",
         }  # fmt: skip
         self.report.jobs.append(facts)
+        self.report.ends[facts["state"], facts["reason"]] += 1
         self._say("job ended", **facts)
 
     def _begin(self, claimed: Claimed, began: float) -> None:
@@ -482,15 +453,3 @@ class Worker:
         if error.message != self._complained:
             self._complained = error.message
             self._say("trouble", message=error.message, hint=error.hint)
-
-
-def _points(done: turn.Done) -> None:
-    """Between the commit of a turn and all that follows from it."""
-    if done.settled:
-        point("finish.committed")
-    if done.flags:
-        point("beat.committed")
-    if done.found:
-        point("expire.looked")
-    if done.claimed:
-        point("claim.committed")

@@ -22,7 +22,7 @@ from trainq.worker.keepers import Plan
 if TYPE_CHECKING:
     from trainq.artifacts.checkpoints import Choice
     from trainq.domain.job import Claimed
-    from trainq.worker.loop import Place
+    from trainq.worker.place import Place
 
 
 LOG_LINES = 40

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base import clock
+from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome, Progress
 from trainq.store import jobs, lost, queues, workers
@@ -115,3 +116,15 @@ def _take_in(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> No
     known = [attempt.claim for attempt in attempts]
     for claim in jobs.unknown_claims(tx, wanted.worker_id, known):
         jobs.settle(tx, claim, Outcome("drained", error="the worker could not tell that it had claimed it"), Progress())
+
+
+def mark(done: Done) -> None:
+    """The crash points between the commit of a turn and all that follows from it."""
+    if done.settled:
+        point("finish.committed")
+    if done.flags:
+        point("beat.committed")
+    if done.found:
+        point("expire.looked")
+    if done.claimed:
+        point("claim.committed")

@@ -1,0 +1,46 @@
+"""What is asked of a worker, what its attempts need to know of it, and what it says at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections import Counter, deque
+    from collections.abc import Callable
+
+    from trainq.artifacts.paths import Paths
+    from trainq.base.settings import Keep
+    from trainq.worker.channel import Channel
+
+
+class Options(NamedTuple):
+    """What the command line asks of a worker."""
+
+    slots: int
+    queues: tuple[str, ...]
+    name: str | None = None
+    max_jobs: int | None = None
+    until: str | None = None  # idle, empty
+    until_at: float | None = None  # wall clock
+    on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
+
+
+class Place(NamedTuple):
+    """What an attempt needs to know of the worker it runs on."""
+
+    paths: Paths
+    name: str
+    channel: Channel
+    grace_s: float
+    keep: Keep
+    hook_limit_s: float
+    slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+
+
+class Report(NamedTuple):
+    """What a worker did, at its end."""
+
+    name: str
+    jobs: deque[dict[str, Any]]  # the last attempts, each with what became of it
+    ends: Counter[tuple[str | None, str | None]]  # how many ended so: state, reason
+    lost_claims: int
