@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import time
 
 import pytest
+from e2e.kit import Tq
 
 from trainq.base.errors import Denied, NotPossible
 from trainq.ops import janitor
@@ -136,3 +139,31 @@ def test_what_is_named_costs_no_turn_at_the_gate(queue):
     impatient.session.close()
     assert work.trouble == []
     assert os.path.exists(path)
+
+
+def test_a_pass_on_a_full_disk_frees_what_needs_no_commit(tmp_path):
+    """Q42: on a disk that is full no row can be moved, but what lies aside is deleted; then the next pass has room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        tq = Tq(disk)
+        tq.ok("init", tq.root, root=None)
+        tq.ok("cancel", tq.submit("--", "true"))
+        aside = os.path.join(tq.root, "models", ".aside", "k", "@1-00000000.retired")
+        os.makedirs(aside)
+        with open(os.path.join(aside, "model"), "wb") as file:
+            file.write(b"m" * (1 << 20))
+        with open(disk / "ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        full = tq("prune", "--older-than", "0s", "--json", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+        assert (full.code, full.json["items"], full.json["removed"]) == (1, [], {"unpublished models": 1}), full
+        assert full.json["trouble"][0].startswith("ended jobs: ")
+        assert "no room left" in full.json["trouble"][0]
+        assert not os.path.exists(aside)
+        assert [change["id"] for change in tq.ok("prune", "--older-than", "0s", "--json").json["items"]] == [1]
+    finally:
+        subprocess.run(["umount", disk], check=True)

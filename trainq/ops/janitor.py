@@ -13,7 +13,7 @@ from trainq import wake
 from trainq.artifacts import datasets, models, runs
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import Denied, NotPossible, TrainqError
+from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
 from trainq.ops import secrets
 from trainq.ops.cancel import may_change
@@ -102,8 +102,13 @@ class _Pass:
 
     def everything(self, older_than_s: float | None) -> Pass:
         age_s = self.keep.jobs if older_than_s is None else older_than_s
-        self.take_back()
-        self.old_jobs(self.now - age_s)
+        for what, rows in (("lost jobs", self.take_back), ("ended jobs", lambda: self.old_jobs(self.now - age_s))):
+            try:
+                rows()
+            except TrainqError as error:
+                if error.word != DiskFull.word:
+                    raise
+                self.trouble.append(f"{what}: {error}")  # what is deleted below may make the room for the next pass
         for what, step in STEPS:
             try:
                 step(self, self.before_files)

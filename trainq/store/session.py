@@ -246,7 +246,7 @@ def translate(error: BaseException, path: str) -> TrainqError:
     text = str(error)
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
-    if primary == sqlite3.SQLITE_FULL or "disk is full" in text:
+    if primary == sqlite3.SQLITE_FULL or "disk is full" in text or (primary == sqlite3.SQLITE_IOERR and _is_full(path)):
         return DiskFull(f"{path}: no room left on the disk")
     if primary == sqlite3.SQLITE_BUSY or "database is locked" in text:
         return GateBusy(f"{path}: held by a program other than trainq for {_BUSY_S:g} s", hint="close that program")
@@ -257,6 +257,14 @@ def translate(error: BaseException, path: str) -> TrainqError:
     if "no such table" in text or "no such column" in text:
         return Damaged(f"{path}: {text}")
     return Storage(f"{path}: {text}")
+
+
+def _is_full(path: str) -> bool:
+    """Whether the disk has no room: then SQLite calls it an I/O error that it could not make its shared memory."""
+    try:
+        return os.statvfs(path).f_bavail == 0
+    except OSError:
+        return False
 
 
 def _look(path: str) -> None:
