@@ -61,7 +61,7 @@ NOT_USED: Final = frozenset((
     "keep.snapshots", "limits.reserve_after", "limits.gpus", "limits.per_user", "worker.foreign_gpus",
     "queues.strict_fifo", "queues.fair",
 ))  # fmt: skip
-"""Settings that are read and checked, and that nothing goes by yet."""
+"""Settings that are read and checked, and that nothing goes by yet: the sample leaves them out."""
 SECTIONS: Final[tuple[str, ...]] = ("store", "times", "keep", "limits", "worker", "queues")
 
 _TYPES_SAMPLE: Final = """
@@ -76,7 +76,6 @@ _TYPES_SAMPLE: Final = """
 #stall_after = "30m"     # no progress for so long: the job is ended
 #retries = 0
 #queue = "default"
-#gpus = 0
 #[types.wine.params]
 #alpha = { type = "float", default = 0.5, min = 0.0 }  # type: int, float, bool, text, json; choices = [...]
 """
@@ -179,16 +178,17 @@ def spelled(row: Row, value: Any) -> Any:
 
 
 def sample() -> str:
-    """The `trainq.toml` that `init` writes: every setting with default and help, all of it commented out."""
+    """The `trainq.toml` that `init` writes: every setting in use with default and help, all commented out."""
     lines = [
         "## Settings of this queue. Take a line's `#` away to set it; shown are the defaults, and examples.",
         "## A TRAINQ_<SECTION>_<NAME> variable wins over this file; `trainq doctor` shows what holds.",
     ]
-    for section in SECTIONS:
+    shown = [row for row in ROWS if f"{row.section}.{row.name}" not in {*NOT_USED, "store.url"}]
+    for section in dict.fromkeys(row.section for row in shown):
         lines += ["", f"#[{section}]"]
         lines += [
             f"#{row.name} = {row.example or _toml(row)}".ljust(38) + f"  # {row.help}"
-            for row in ROWS
+            for row in shown
             if row.section == section
         ]
     return "\n".join(lines) + "\n" + _TYPES_SAMPLE
