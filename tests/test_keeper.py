@@ -34,6 +34,15 @@ def keeper(keepers):
     return keepers[0]
 
 
+@pytest.fixture
+def ignoring():
+    """As under nohup, or behind an `&` of a script."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 # ---------------------------------------------------------------- what a job is given
 
 
@@ -66,8 +75,8 @@ def test_a_job_has_three_descriptors_and_its_own_session(keeper, tmp_path):
     assert (told["fds"], told["sid"]) == ([0, 1, 2], True)
 
 
-def test_signals_are_at_their_defaults(keeper, tmp_path):
-    """A job ignores and blocks nothing, though the keeper and Python do."""
+def test_signals_are_at_their_defaults(ignoring, keeper, tmp_path):
+    """A job ignores and blocks nothing, though the keeper and Python do, and whoever started the worker did."""
     with open(tmp_path / "out", "wb") as out:
         run(keeper, ["cat", "/proc/self/status"], out=out.fileno())
     lines = dict(line.split(":\t", 1) for line in (tmp_path / "out").read_text().splitlines() if ":\t" in line)

@@ -22,6 +22,8 @@ else:  # The public module adds `enum`.
 
 KEEPER_IGNORES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+INHERITED = tuple(one for one in signal.valid_signals() if signal.getsignal(one) == signal.SIG_IGN)
+"""What is ignored since who started the worker did: under nohup, or behind an `&` of a script."""
 NOT_HERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ETIMEDOUT)
 
 
@@ -101,7 +103,7 @@ def become_job(plan: Plan, stdio: list[int], report: socket.socket, keeper: int)
         step = "chdir"
         os.chdir(plan.cwd)
         step = "exec"
-        for number in KEEPER_IGNORES + PYTHON_IGNORES:
+        for number in {*KEEPER_IGNORES, *PYTHON_IGNORES, *INHERITED}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         execute(plan)
