@@ -187,8 +187,9 @@ for using in (session.reading, session.writing):
 # a COMMIT that fails -----------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_is_unsure_with_the_causes_exit(session, monkeypatch):
-    """An error from COMMIT says that it cannot be told, and keeps the cause's exit status, word and hint."""
+def test_a_commit_that_fails_is_unsure_with_the_causes_exit(session):
+    """An error from COMMIT says that it cannot be told, and keeps the cause's exit status, word and hint; the session
+    goes on with another connection."""
     put(session)
     before = dump(session)
     connection = session.connection()
@@ -203,14 +204,12 @@ def test_a_commit_that_fails_is_unsure_with_the_causes_exit(session, monkeypatch
                 connection.execute("INSERT INTO meta VALUES('big', ?)", (BIG,))
             return connection.execute(sql, values)
 
-    monkeypatch.setattr(session, "_connection", Full())
+    session._connection = Full()
     with pytest.raises(Unsure) as caught, session.writing() as tx:
         tx.rows("UPDATE meta SET v = 'other' WHERE k = 'mode'")
     assert (caught.value.exit, caught.value.word, caught.value.hint) == (6, "disk_full", DiskFull.hint)
     assert isinstance(caught.value.__cause__, sqlite3.Error)
-    monkeypatch.undo()
     assert dump(session) == before
-    connection.execute("PRAGMA max_page_count = 1000000")
     put(session)
 
 

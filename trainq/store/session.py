@@ -27,7 +27,10 @@ _BUSY_S = 10.0
 
 
 class Unsure(TrainqError):
-    """COMMIT answered with an error: what was written may or may not be there. Look it up in a new session."""
+    """COMMIT answered with an error: what was written may or may not be there. Look it up in a new session.
+
+    What that session sees stays so: the log was written over where the commit would have stood (`_write_over`).
+    """
 
     exit, word = 6, "storage"
     hint = "trainq status"
@@ -210,10 +213,26 @@ class _Writing:
             self._session.connection().execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
+            self._write_over()
             cause = translate(error, self._session.database)
             unsure = Unsure(cause.message, hint=cause.hint)
             unsure.exit, unsure.word = cause.exit, cause.word
             raise unsure from error
+
+    def _write_over(self) -> None:
+        """Commit a page as it is, still under the gate.
+
+        A commit whose sync failed stands complete in the log, unseen as long as anybody has the queue open; were all of
+        them killed, or the power cut, whoever opens it next would find it there and make it true after all.
+        """
+        self._session.abandon()
+        try:
+            connection = self._session.connection()
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA user_version = {_identify(connection)[1]}")
+            connection.execute("COMMIT")
+        except (sqlite3.Error, TrainqError):
+            self._session.abandon()  # the storage is sick for good; the look afterwards says what it can see
 
     def _roll_back(self) -> None:
         connection = self._session.connection()
