@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainq.base.errors import TrainqError
 from trainq.store import queues
 
 if TYPE_CHECKING:
@@ -33,12 +34,18 @@ def warning(name: str, closed: Closed) -> str:
 
 
 def warnings(queue: Queue, ids: Sequence[int]) -> list[str]:
-    """A line for each paused queue that one of these jobs is in. Nearly always nothing is paused, and that is cheap."""
-    with queue.session.reading() as tx:
-        closed = queues.closed(tx)
-        if not closed:
-            return []
-        from trainq.store import reads
+    """A line for each paused queue that one of these jobs is in. Nearly always nothing is paused, and that is cheap.
 
-        names = dict.fromkeys(row["queue"] for row in reads.jobs(tx, ids))
+    Never fails: what it comes after is done, and that has to be told.
+    """
+    try:
+        with queue.session.reading() as tx:
+            closed = queues.closed(tx)
+            if not closed:
+                return []
+            from trainq.store import reads
+
+            names = dict.fromkeys(row["queue"] for row in reads.jobs(tx, ids))
+    except TrainqError:
+        return []  # a warning less: `status` says the same
     return [warning(name, closed[name]) for name in names if name in closed]
