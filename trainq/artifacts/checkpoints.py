@@ -106,7 +106,7 @@ def choose(
     is_left = False
     for number, digest in sorted(committed, reverse=True):
         path = os.path.join(paths.checkpoints(job), f"{number:d}")
-        if not os.path.lexists(path):
+        if checkpoint_files.is_gone(path):
             skipped.append((number, "it is gone"))
             continue
         is_left = True

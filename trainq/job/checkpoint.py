@@ -121,7 +121,7 @@ def latest() -> str | None:
     """
     with _lock:
         _hear_late_answers()
-        if _newest is not None and os.path.isdir(_newest):
+        if _newest is not None and not checkpoint_files.is_gone(_newest):
             return _newest
         if given.inside():
             return _given()
@@ -316,7 +316,7 @@ def _newest_whole(directory: str) -> str | None:
     found = 0
     for number in reversed(checkpoint_files.numbers(directory)):
         path = os.path.join(directory, str(number))
-        if not os.path.lexists(os.path.join(path, checkpoint_files.MANIFEST)):
+        if checkpoint_files.is_gone(os.path.join(path, checkpoint_files.MANIFEST)):
             continue  # a directory of the user's own
         problems = checkpoint_files.problems(path)
         if not problems:

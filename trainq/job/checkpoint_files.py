@@ -38,6 +38,8 @@ _BLOCK = 1 << 20
 # Some file systems have nothing to sync for a directory, or for any file; every real failure has another number.
 _NOTHING_TO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO})
+_undeleted: set[str] = set()
+"""Temporary names of this process that a sick storage did not let go: the next sweep tries again."""
 
 
 class Broken(ValueError):
@@ -105,13 +107,15 @@ def temporary_name() -> str:
 
 
 def sweep(directory: str) -> None:
-    """Delete what processes of this host that are gone left under temporary names."""
+    """Delete what processes of this host that are gone left under temporary names, and what this one could not delete."""
     here = os.uname().nodename
     for name in os.listdir(directory):
+        path = os.path.join(directory, name)
         host, _, rest = name[len(_TEMPORARY) :].rpartition("-")
         host, _, pid = host.rpartition("-")
-        if name.startswith(_TEMPORARY) and rest and host == here and pid.isdecimal() and not _is_alive(int(pid)):
-            _delete(os.path.join(directory, name))
+        ours = name.startswith(_TEMPORARY) and rest and host == here and pid.isdecimal()
+        if ours and (path in _undeleted or not _is_alive(int(pid))):
+            _delete(path)
 
 
 def _is_alive(pid: int) -> bool:
@@ -279,6 +283,15 @@ def numbers(directory: str) -> list[int]:
         return sorted(int(entry.name) for entry in entries if _is_number(entry.name))
 
 
+def is_gone(path: str) -> bool:
+    """Whether there certainly is no such file. What a sick storage cannot tell of may be there."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno in _NOT_THERE
+    return False
+
+
 def is_bookkeeping(name: str) -> bool:
     """Whether a name in the directory is none of the user's and no checkpoint."""
     return name.startswith((_TEMPORARY, _TAKEN))
@@ -373,12 +386,14 @@ def remove(path: str) -> None:
     try:
         os.rename(path, aside)
     except OSError:
+        _undeleted.add(path)
         return  # gone already, or a storage that is sick: nobody takes what was not committed
     point("checkpoint.unnamed")
     _delete(aside)
 
 
 def _delete(path: str) -> None:
+    _undeleted.discard(path)
     try:
         shutil.rmtree(path)
     except PermissionError:
@@ -389,7 +404,7 @@ def _delete(path: str) -> None:
                 continue
         shutil.rmtree(path, ignore_errors=True)
     except OSError:
-        pass  # somebody else deletes it too, or the next sweep does
+        _undeleted.add(path)  # somebody else deletes it too, or the next sweep does
 
 
 def remove_old(
