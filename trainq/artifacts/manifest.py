@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base import crash, files
@@ -56,9 +57,11 @@ def seal(staged: str, facts: Mapping[str, Any]) -> Sealed | None:
     directory stays as it is then, so that nothing computed is lost.
     """
     with files.reporting(staged):
-        if not os.path.lexists(staged):
+        try:
+            kind = os.lstat(staged).st_mode
+        except FileNotFoundError:
             return None
-        if os.path.islink(staged) or not os.path.isdir(staged):
+        if not stat.S_ISDIR(kind):
             raise ModelError(f"model directory {files.printable(staged)} was replaced by something else")
         # A directory that its owner may not write cannot be renamed into another one.
         os.chmod(staged, 0o700)
