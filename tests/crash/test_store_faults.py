@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from crash.harness import CrashTq
 
 ALL = os.environ.get("TRAINQ_TEST_FAULTS") == "all"
+pytestmark = pytest.mark.timeout(3600 if ALL else 120)
 SOME = {"pwrite64": 5, "pread64": 4, "fcntl": 4, "fdatasync": 4, "openat": 3, "ftruncate": 2, "mmap": 1, "unlink": 2}
 """The calls, and how many of each fail when not all do."""
 SAID = (0, 1, 6)

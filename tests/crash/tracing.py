@@ -52,12 +52,15 @@ class Fault(NamedTuple):
         return ("-e", f"trace={self.call}", "-e", f"inject={self.call}:error={self.error}:when={self.n}")
 
 
-def traced(paths: Sequence[str], *words: str, log: Path | str = "/dev/null", children: bool = True) -> tuple[str, ...]:
+def traced(
+    paths: Sequence[str], *words: str, log: Path | str = "/dev/null", children: bool = True, attach: bool = False
+) -> tuple[str, ...]:
     """The words that start a program whose calls on these files (all, if none is named) strace looks at.
 
-    Without `children` only the main thread of the program itself: no other one is slowed down or counted.
+    Without `children` only the main thread of the program itself: no other one is slowed down or counted. With `attach`
+    it is a program that runs already.
     """
-    follow = ("-f", "--seccomp-bpf") if children else ()
+    follow = ("-f",) if attach else ("-f", "--seccomp-bpf") if children else ()
     return ("strace", "-qq", *follow, "-o", str(log), *(word for path in paths for word in ("-P", path)), *words)
 
 
