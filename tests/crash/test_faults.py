@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from e2e.kit import until
 
 from crash import harness
 from crash.harness import ONE, SECRET
@@ -30,12 +31,8 @@ SAID = (0, 1, 2, 4, 6)
 COUNTING = """
 import os, runpy, sys
 from trainq.base import files
-done, file = 0, os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT, 0o600)
-def count(path):
-    global done
-    done += 1
-    os.pwrite(file, b"%d" % done, 0)
-files._fail = count
+file = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+files._fail = lambda path: os.write(file, os.fsencode(path) + b"\\n")
 runpy.run_module("trainq", run_name="__main__", alter_sys=True)
 """
 
@@ -45,15 +42,20 @@ def original(tmp_path) -> CrashTq:
     return harness.template(tmp_path)
 
 
-def faults(tq: CrashTq, shift: int, *words: object, root: str | None = None) -> Iterator[str]:
-    """`TRAINQ_FAULT` for each operation of this command, which is run once to count them."""
+def operations(tq: CrashTq, *words: object, root: str | None = None) -> list[str]:
+    """The files of all operations of this command, which is run to see them."""
     counted = tq.dir / "counted"
     where = () if root else ("--root", tq.root)
     subprocess.run(
         [sys.executable, "-c", COUNTING, counted, *where, *map(str, words)], env=tq.environment(SECRET), cwd=tq.dir,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60,
     )  # fmt: skip
-    most = int(counted.read_text())
+    return counted.read_text().splitlines()
+
+
+def faults(tq: CrashTq, shift: int, *words: object, root: str | None = None) -> Iterator[str]:
+    """`TRAINQ_FAULT` for each operation of this command."""
+    most = len(operations(tq, *words, root=root))
     assert most > 5
     for n in [*range(1, min(most, 40) + 1), *range(41, most + 1, 7)]:
         yield f"{ERRORS[(n + shift) % 3]}:{n}"
@@ -137,6 +139,28 @@ def test_worker(original, shift, half):
         assert tq.state(number) == "done", (fault, tq.job(number))
     harness.check(tq)
     assert all(each.count("done") == 1 for each in harness.ends(tq).values())
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+@pytest.mark.parametrize("name", ["the-set", "checkpoints"])
+def test_preparation(original, name, error):
+    """E13: a disk that is full, sick or shut while a training set is unpacked, or while the start is planned: the job goes
+    back at no cost, its worker takes no more, and another one does it."""
+    tq = original
+    tq.submit("one", "--data", "large.bin", "--seed", "2")
+    done = operations(tq, "worker", "--until", "empty")
+    n = next(n for n, path in enumerate(done, 1) if os.path.basename(path) == name)
+    job = tq.submit("one", "--data", "large.bin", "--seed", "3")
+    with tq.worker("--name", "sick", env={"TRAINQ_FAULT": f"{error}:{n}"}) as sick:
+        (said,) = until(lambda: sick.said("quarantined"))
+        card = tq.job(job)
+        assert (card["state"], card["reason"], card["retry"]["used"]) == ("pending", "drained", 0)
+        assert name in said["message"]
+        tq.work("--name", "well")
+        (worker,) = tq.ok("workers", "--json").json["items"]
+        assert (worker["name"], worker["state"], worker["reason"]) == ("sick", "quarantined", said["message"])
+    assert [one["worker"] for one in tq.job(job)["attempts"]] == ["sick", "well"]
+    assert tq.state(job) == "done"
 
 
 @pytest.mark.parametrize("shift", SHIFTS)

@@ -204,11 +204,15 @@ class Worker:
     def _attempts(self) -> list[Attempt]:
         return self._slots.attempts()
 
+    def _takes_more(self) -> bool:
+        """Whether it may claim at all; also not in the turn that settles what has just seen this host's trouble."""
+        if self._stopping or self._quarantine.why or any(attempt.trouble for attempt in self._attempts()):
+            return False
+        return self._has_wishes()
+
     def _room(self) -> int:
         """Free slots that may be filled."""
-        if self._stopping or self._quarantine.why or not self._has_wishes():
-            return 0
-        return len(self._slots.free())
+        return len(self._slots.free()) if self._takes_more() else 0
 
     # wait and look ---------------------------------------------------------------------------------------------
 
@@ -339,7 +343,7 @@ class Worker:
         return turn.Wanted(
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
-            may_claim=0 if self._stopping or self._quarantine.why or not self._has_wishes() else may, beats=beats,
+            may_claim=may if self._takes_more() else 0, beats=beats,
             adrift=self._adrift, breaker=self.queue.settings.limits.breaker, zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
         )  # fmt: skip
 
