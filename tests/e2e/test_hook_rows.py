@@ -286,6 +286,20 @@ def test_a_failing_on_end_changes_nothing(tq):
     assert tq.ok("logs", job).out == "trained\nfrom the hook\n"
 
 
+def test_a_line_that_cannot_be_started(tq):
+    """E22, E01: the job has removed its own directory, whose name is no text: that the line could not be started there is
+    a row of history that can be read, the job is done, and the worker goes on."""
+    gone = os.fsencode(tq.dir) + b"/\xff\n"
+    os.mkdir(gone)
+    job = tq.submit("--on-end", "true", "--shell", 'rmdir "$PWD"', cwd=gone)
+    second = tq.submit("--", "true")
+    tq.work("--slots", "1")
+    assert (tq.state(job), tq.state(second)) == ("done", "done")
+    said = tq.history(job)[-1]["message"]
+    assert said.startswith("on-end: ")
+    assert f"{tq.dir}/\\xff\\n" in said
+
+
 def test_on_end_is_ended_at_its_limit(tq):
     """E22: a line that hangs, with what it started, is ended at hook_limit; the slot is free again, the job is done."""
     tq.env["TRAINQ_TIMES_HOOK_LIMIT"] = "0.5s"
@@ -320,3 +334,13 @@ def test_a_line_may_take_longer_than_the_holder_limit(tq):
     tq.ok("worker", "--once")
     assert tq.ok("logs", job).out == "finished\n"
     assert len([row for row in tq.history(job) if "on-end" in (row["message"] or "")]) == 0
+
+
+def test_the_slot_of_a_line_that_has_ended_is_given_away_at_once(tq):
+    """E22: what waits for the slot starts when the line has ended, and not when the worker looks again by itself."""
+    far = {"POLL": "70s", "HEARTBEAT": "70s", "HOLDER_LIMIT": "200s", "ZOMBIE_AFTER": "300s"}
+    tq.env.update({f"TRAINQ_TIMES_{name}": value for name, value in far.items()})
+    tq.submit("--on-end", "true", "--", "true")
+    second = tq.submit("--", "true")
+    with tq.worker("--slots", "1"):
+        until(lambda: tq.state(second) == "done")
