@@ -344,3 +344,11 @@ def test_the_slot_of_a_line_that_has_ended_is_given_away_at_once(tq):
     second = tq.submit("--", "true")
     with tq.worker("--slots", "1"):
         until(lambda: tq.state(second) == "done")
+
+
+def test_the_line_sees_the_new_version(tq):
+    """E22: `@latest` points to what the job has just published when the line runs."""
+    line = 'readlink "$TRAINQ_ROOT/models/ok/@latest"'
+    jobs = [tq.submit("ok", "--seed", n, "--on-end", line) for n in range(3)]
+    tq.work("--slots", "1")
+    assert [tq.ok("logs", job).out for job in jobs] == [f"trained\n@{n}\n" for n in (1, 2, 3)]

@@ -401,6 +401,8 @@ class Attempt:
             return
         assert self.outcome is not None
         assert self.decision is not None
+        if self._publication is not None:
+            self._publication.point_latest()
         try:
             self.lease(clock.boot_s() + self.place.hook_limit_s + hook.NO_LEASE_S, hook.NO_LEASE_S)
             more = hook.variables(self.outcome, self.decision)

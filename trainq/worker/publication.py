@@ -13,6 +13,7 @@ from trainq.artifacts import manifest
 from trainq.artifacts import models as model_files
 from trainq.base import clock
 from trainq.base.crash import point
+from trainq.base.errors import TrainqError
 from trainq.domain.job import NewModel
 from trainq.domain.retention import to_remove
 from trainq.store import jobs, models
@@ -92,6 +93,14 @@ class Publication:
     def give_up(self) -> None:
         """It could not be stored: nothing is named, and what was staged stays."""
         self.model, self.version, self.removed = None, None, []
+
+    def point_latest(self) -> None:
+        """After the commit, for who looks at the link before `clean` has come to it."""
+        if self.version is not None:
+            try:
+                model_files.advance_latest(self.paths, self.claimed.row["model_key"])
+            except (TrainqError, OSError):
+                pass  # the link is a hint, and `clean` tells what is in its way
 
     def clean(self, *, keep_staged: bool, lost: bool = False) -> None:
         """After the commit, repairable: the link to the newest, what has no row any more put aside and deleted once it
