@@ -176,6 +176,29 @@ def test_the_next_worker_takes_a_dead_one_s_job_at_once(tq):
     assert (card["state"], card["attempt"]["n"]) == ("done", 2)
 
 
+@pytest.mark.parametrize("how", ["gone", "file", "loop"])
+def test_who_takes_a_job_back_may_find_no_kept_variables(tq, how):
+    """Q22, DESIGN 2.10: a worker ends a dead one's job for good while `specs/`, where the kept variables of such jobs are
+    looked for, cannot be read: it goes on with its jobs."""
+    job, *others = [tq.submit("slow", "--seed", n, "--max-attempts", "1") for n in range(3)]
+    with tq.worker("--slots", "1") as dead:
+        until(lambda: tq("logs", job).out)
+        with tq.worker("--slots", "1", "--until", "empty") as worker:
+            until(lambda: tq("logs", others[0]).out)
+            specs = os.path.join(tq.root, "specs")
+            os.rmdir(specs)
+            if how == "file":
+                Path(specs).touch()
+            elif how == "loop":
+                os.symlink("specs", specs)
+            kill_all_at_once(dead)
+            until(lambda: tq.state(job) == "errored")
+            (tq.dir / "go").touch()
+            assert worker.end().code == 0
+    assert tq.job(job)["reason"] == "poison"
+    assert [tq.state(other) for other in others] == ["done", "done"]
+
+
 def test_a_stopped_worker_is_not_a_dead_one(tq):
     """Q22: a worker that is stopped, on this host, keeps its job until zombie-after: it may go on any moment."""
     tq.env["TRAINQ_TIMES_ZOMBIE_AFTER"] = "1h"
