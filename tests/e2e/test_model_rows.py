@@ -314,6 +314,26 @@ def test_what_a_job_reports_reaches_status_and_the_manifest(tq):
     assert tq.job(number)["progress"]["fraction"] == 1.0
 
 
+def test_a_job_may_not_make_up_metrics_without_end(tq):
+    """Q96: of more than 1,000 names the first are kept, with their newest values; that is said once in the log, and the
+    job is done."""
+    tq.script(
+        "many.py",
+        """
+        from trainq import job
+        for n in range(0, 1500, 100):
+            job.metric({f"m{i}": i for i in range(n, n + 100)})
+        job.metric("m0", 7)
+        open(job.model_dir + "/m", "w").write("x")
+        """,
+    )
+    number = tq.submit("--model", "many", "--", "python", "many.py")
+    tq.work()
+    assert tq.state(number) == "done"
+    assert tq.models("many")[0]["metrics"] == {f"m{i}": i or 7 for i in range(1000)}
+    assert tq.ok("logs", number).out.count("more than 1000 names of metrics") == 1
+
+
 def test_report_does_the_same_for_any_program(tq):
     """Q96: `trainq report` inside a job, from a shell; outside it warns and exits 0, with --strict 4."""
     line = (
