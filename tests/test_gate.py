@@ -16,7 +16,7 @@ import pytest
 from store_builders import finished, line, put, running, spawn, until
 
 from trainq.base import hosts
-from trainq.base.errors import GateBusy, NoLocks, Unwritable
+from trainq.base.errors import GateBusy, NoLocks, Storage, Unwritable
 from trainq.store import gate as gate_module
 from trainq.store.gate import Gate
 
@@ -301,17 +301,25 @@ def test_a_text_of_nobody(tmp_path, path, alarm):
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(path, monkeypatch, number):
-    """No locks, no queue: said so, exit 6."""
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOLCK, NoLocks), (errno.EOPNOTSUPP, NoLocks), (errno.EIO, Storage), (errno.ESTALE, Storage)],
+)
+def test_a_file_system_that_gives_no_lock(path, alarm, monkeypatch, number, kind, waits):
+    """No locks, no queue, and a sick file system, at once or when the lock was waited for: said in a line, exit 6."""
+    answers = [BlockingIOError(), OSError(number, os.strerror(number))][not waits :]
 
     def flock(_fd, _how):
-        raise OSError(number, os.strerror(number))
+        raise answers.pop(0)
 
     monkeypatch.setattr(gate_module.fcntl, "flock", flock)
-    with pytest.raises(NoLocks) as caught:
-        Gate(path, 1).enter()
+    with pytest.raises(kind) as caught:
+        Gate(path, 60).enter()
     assert caught.value.exit == 6
+    assert path in caught.value.message
+    assert "\n" not in caught.value.message
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize("spoil", ["no directory", "a directory", "a link"])
