@@ -422,9 +422,11 @@ def test_other_locks_are_nothing_to_wait_for(keeper, tmp_path):
 
 
 def test_what_moves_when_the_bound_is_over_is_killed(keeper, job, tmp_path):
-    """With no time at all everything but what had stopped itself moves; the end is told as any other."""
+    """With no time at all everything but what had stopped itself moves; that is told, and the end as any other."""
     keeper.lease(boot_s(), 0)
     events = finish(keeper)
+    assert isinstance(events[0], Frozen)
+    assert events[0].killed > 0
     assert [event.signal for event in events if isinstance(event, Exited)] == [signal.SIGKILL]
     assert living(tmp_path) == []
     assert marks(tmp_path) in ([], ["hung-up"])

@@ -111,6 +111,28 @@ def test_a_frozen_job_goes_on_when_the_claim_is_still_its_worker_s(tq):
     assert (card["state"], card["attempt"]["n"]) == ("done", 1)
 
 
+@pytest.mark.parametrize("rest", ["", "subprocess.Popen(['sleep', '60'])"], ids=["alone", "with others"])
+def test_what_could_not_be_frozen_is_not_the_jobs_fault(tq, rest):
+    """Q20: a job that holds the queue's own lock keeps its worker from its beats, and is not stopped with it in its
+    hands: at the end of the freeze's bound it is killed, and goes back as one that was lost, at no retry."""
+    tq.script(
+        "holds.py",
+        f"""
+        import fcntl, os, subprocess, time
+        if os.environ["TRAINQ_ATTEMPT"] == "1":
+            {rest}
+            file = open(os.environ["TRAINQ_ROOT"] + "/queue.lock", "r+")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(60)
+        """,
+    )
+    job = tq.submit("--", sys.executable, "holds.py")
+    assert tq("worker", "--until", "empty", "--slots", "1").code == 0
+    card = tq.job(job)
+    assert (card["state"], card["retry"]["used"]) == ("done", 0)
+    assert [(one["n"], one["reason"]) for one in card["attempts"]] == [(1, "zombie"), (2, None)]
+
+
 def kill_all_at_once(worker, *more):
     """SIGKILL for a worker, its keepers and their jobs in one instant."""
     keepers = children(worker.pid)

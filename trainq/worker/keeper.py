@@ -218,6 +218,8 @@ class Keeper:
             if pid == self.main:
                 self.hear_report()
                 self.main = 0
+                if self.freeze is not None and pid in self.freeze.killed:
+                    self.tell(f"frozen {len(self.freeze.killed)}")  # the freeze will not be complete, and this is why
                 if not self.failure:
                     self.tell(exited(status, usage.ru_maxrss, usage.ru_utime, usage.ru_stime))
         if self.busy and not self.main and not self.swept:

@@ -71,7 +71,8 @@ class Empty(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """No process of the job runs; `killed` of them moved for too long. Told again after each `freeze`."""
+    """No process of the job runs; `killed` of them moved for too long. Told again after each `freeze`, and just before
+    Exited when the main process is one of them."""
 
     killed: int
 
