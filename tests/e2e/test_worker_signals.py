@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -254,6 +255,29 @@ def test_until_a_time(tq):
     assert tq.job(job)["state"] == "done"
     assert tq.job(late)["state"] == "pending"
     assert tq.ok("worker", "--until", "+1s").code == 0
+
+
+def test_after_its_time_a_worker_waits_without_work(tq):
+    """Q14: a worker whose time has come, with a job that still runs, waits for its end and does not turn in circles."""
+    job = tq.submit("slow")
+    with tq.worker("--until", "+2s") as worker:
+        _at_work(tq, job)
+        until(
+            lambda: datetime.now(UTC) > datetime.fromisoformat(worker.said("started")[0]["at"]) + timedelta(seconds=2)
+        )
+        before = cpu_s(worker.pid)
+        time.sleep(2)  # in which one that turns in circles takes all it can get
+        assert cpu_s(worker.pid) - before < 0.5
+        (tq.dir / "go").touch()
+        assert worker.end().code == 0
+    assert tq.state(job) == "done"
+
+
+def cpu_s(pid):
+    """Seconds that a process has computed."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        words = file.read().rpartition(b")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(
