@@ -27,6 +27,13 @@ FAST = {
     "TRAINQ_TIMES_POLL": "0.2s",
     "TRAINQ_TIMES_GRACE": "1s",
 }
+# So far apart that what happens within a test happened for another reason.
+FAR = {
+    "TRAINQ_TIMES_HEARTBEAT": "70s",
+    "TRAINQ_TIMES_HOLDER_LIMIT": "200s",
+    "TRAINQ_TIMES_ZOMBIE_AFTER": "300s",
+    "TRAINQ_TIMES_POLL": "70s",
+}
 TRAINERS = {
     # Writes what it was given as its model.
     "ok": "import json, os\n"

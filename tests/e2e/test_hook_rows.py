@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from e2e.kit import HOUSE, alive, until
+from e2e.kit import FAR, HOUSE, alive, until
 
 RAISES = """
 from trainq import job
@@ -338,8 +338,7 @@ def test_a_line_may_take_longer_than_the_holder_limit(tq):
 
 def test_the_slot_of_a_line_that_has_ended_is_given_away_at_once(tq):
     """E22: what waits for the slot starts when the line has ended, and not when the worker looks again by itself."""
-    far = {"POLL": "70s", "HEARTBEAT": "70s", "HOLDER_LIMIT": "200s", "ZOMBIE_AFTER": "300s"}
-    tq.env.update({f"TRAINQ_TIMES_{name}": value for name, value in far.items()})
+    tq.env.update(FAR)
     tq.submit("--on-end", "true", "--", "true")
     second = tq.submit("--", "true")
     with tq.worker("--slots", "1"):

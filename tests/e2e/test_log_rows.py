@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from e2e.kit import COMMAND, alive, until
+from e2e.kit import COMMAND, FAR, alive, until
 
 # What the command does to submit `true`, without its start-up.
 SUBMITS = """
@@ -439,6 +439,18 @@ def test_cancel_ends_the_whole_tree(tq):
         assert [pid for pid in pids if alive(pid)] == []
         job = tq.job(number)
         assert (job["state"], job["reason"], job["result"]["error"]) == ("canceled", "user", None)
+
+
+def test_cancel_now_after_a_plain_cancel(tq):
+    """Q31: `--now` after a plain cancel is heard at once, and ends what ignores TERM long before its grace is over."""
+    tq.env.update(FAR)
+    number = tq.submit("--grace", "10m", "--shell", "trap 'touch heard' TERM; touch up; while :; do sleep 0.02; done")
+    with tq.worker():
+        until((tq.dir / "up").exists)
+        tq.ok("cancel", number)
+        until((tq.dir / "heard").exists)
+        tq.ok("cancel", number, "--now")
+        until(lambda: tq.state(number) == "canceled")
 
 
 def test_exit_0_after_term_is_still_canceled(tq):
