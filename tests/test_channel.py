@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -245,18 +247,60 @@ def test_on_message_may_drop(worker: Listening) -> None:
     assert [message["step"] for message in heard] == [0]
 
 
-def test_too_many_connections_are_refused(worker: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One job cannot use up the worker's descriptors; room that becomes free is given again."""
-    monkeypatch.setattr(module, "CONNECTIONS_LIMIT", 3)
-    clients = [worker.connect() for _ in range(3)]
+def test_one_job_cannot_take_all_connections(worker: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN 2.10: there is an end to them; then who has the most loses its last one, and every other job is heard."""
+    monkeypatch.setattr(worker.channel, "_most", 3)
+    greedy = []
+    for _ in range(5):
+        greedy.append(worker.connect())
+        worker.settle()
+    assert sum(not is_closed(client) for client in greedy) <= 3
+    other = worker.connect({"hello": "other", "attempt": 1}, {"do": "progress", "fraction": 1}, hello=False)
+    worker.until(lambda: worker.heard)
+    for _ in range(5):
+        greedy.append(worker.connect())
+        worker.settle()
+    other.sendall(b'{"do":"progress","fraction":0.5}\n')
+    worker.until(lambda: len(worker.heard) == 2)
+    assert {uid for uid, _, _ in worker.heard} == {"other"}
+    greedy[0].sendall(b'{"do":"progress","fraction":0.5}\n')
+    worker.until(lambda: len(worker.heard) == 3)
+
+
+def test_who_says_nothing_cannot_take_all_connections(worker: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN 2.10: of those that have not said who they are the first goes: who has just come may be about to say it."""
+    monkeypatch.setattr(worker.channel, "_most", 3)
+    silent = [worker.connect(hello=False) for _ in range(3)]
     worker.settle()
-    refused = socket.socket(socket.AF_UNIX)
-    worker.clients.append(refused)
-    refused.connect(worker.channel.path)
-    worker.until(lambda: is_closed(refused))
-    clients[0].close()
-    worker.settle()
-    worker.connect({"do": "progress", "fraction": 1})
+    ours = worker.connect({"do": "progress", "fraction": 1})
+    silent.append(worker.connect(hello=False))
+    worker.until(lambda: worker.heard)
+    assert [is_closed(client) for client in (*silent, ours)] == [True, True, False, False, False]
+
+
+def test_without_descriptors_it_waits(worker: Listening) -> None:
+    """DESIGN 2.10: with none left for who connects the loop does not turn in circles; it is heard when there are some."""
+    client = socket.socket(socket.AF_UNIX)
+    worker.clients.append(client)
+    client.connect(worker.channel.path)
+    client.sendall(b'{"hello":"0123-uid","attempt":1}\n{"do":"progress","fraction":1}\n')
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 10, limits[1]))
+    taken = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        worker.turn()
+        assert worker.selector.select(0) == []
+        worker.channel.listen_again()
+        worker.turn()
+        assert worker.selector.select(0) == []
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    worker.channel.listen_again()
     worker.until(lambda: worker.heard)
 
 

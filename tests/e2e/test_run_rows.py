@@ -407,6 +407,37 @@ def test_one_broken_job_never_stops_the_worker(tq, kind):
     assert tq("status", str(job)).code == 0
 
 
+GREEDY = """
+import json, os, resource, socket, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+hello = {"hello": os.environ["TRAINQ_JOB_UID"], "attempt": int(os.environ["TRAINQ_ATTEMPT"])}
+held = []
+for _ in range(200):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].connect(os.environ["TRAINQ_SOCKET"])
+    held[-1].send(json.dumps(hello).encode() + b"\\n", socket.MSG_NOSIGNAL)
+open("full", "w").close()
+while not os.path.exists("go"): time.sleep(0.02)
+"""
+
+
+def test_a_job_that_connects_without_end(tq):
+    """Q27, DESIGN 2.10: it leaves the worker descriptors to work with, and the other jobs a line to it."""
+    tq.script("greedy.py", GREEDY)
+    tq.script(
+        "told.py", "import os\nfrom trainq import job\njob.metric('loss', 1)\nopen(job.model_dir + '/m', 'w').close()\n"
+    )
+    greedy = tq.submit("--", "python", "greedy.py")
+    with tq.worker("--slots", "2", before=("prlimit", "--nofile=64:1024")) as worker:
+        until((tq.dir / "full").exists)
+        told = tq.submit("--model", "told", "--", "python", "told.py")
+        until(lambda: tq.state(told) == "done")
+        (tq.dir / "go").touch()
+        until(lambda: tq.state(greedy) == "done")
+        assert worker.said("trouble") == []
+    assert tq.models("told")[0]["metrics"] == {"loss": 1}
+
+
 def test_large_commands_and_environments(tq):
     """Q27: a command and an environment as large as the system takes reach the job whole."""
     words = ["x" * 100_000] * 5

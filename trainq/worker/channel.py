@@ -16,7 +16,7 @@ The protocol: lines of UTF-8 JSON, one object a line, at most 1 MiB.
             {"do": "stop", "reason": "canceled" | "time" | "drained"}     said again to who connects later
 
 Both sides pass over words and keys that they do not know: the other may be newer. A job may hold any number
-of connections (each of its processes opens its own).
+of connections (each of its processes opens its own); where there are too many, who has the most loses one.
 
 What must stay true: no client can make the worker wait, raise, or grow without bound. A line that is too long
 or no JSON object costs the client its connection and nothing else. Only processes of the worker's own user
@@ -25,14 +25,17 @@ are listened to; which attempt they speak for is their word, so the receiver che
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import resource
 import selectors
 import socket
 import stat
 import struct
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,6 +53,7 @@ _READ_BYTES = 64 * 1024
 _DRAIN_READS = 64
 _OUT_LIMIT = 64 * 1024
 _SWEEP_AGE_S = 60
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Asker(NamedTuple):
@@ -86,6 +90,8 @@ class Channel:
         self.path = os.path.join(self._directory, f"{os.getpid()}-{os.urandom(4).hex()}")
         """The value of TRAINQ_SOCKET."""
         self._listener = self._listen(self.path)
+        self._resting = False  # no descriptor was left to accept with
+        self._most = _most_connections()
 
     def ensure(self) -> None:
         """Make the socket again if somebody swept it away, elsewhere if its directory is no longer this user's alone.
@@ -133,6 +139,12 @@ class Channel:
             self._close(connection)
         self._stops.pop((uid, attempt), None)
 
+    def listen_again(self) -> None:
+        """After a rest, if there was one. For each poll: meanwhile descriptors may have become free."""
+        if self._resting:
+            self._resting = False
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
     def close(self) -> None:
         """Close everything and remove the socket."""
         for connection in list(self._connections):
@@ -158,22 +170,43 @@ class Channel:
         return listener
 
     def _close_listener(self) -> None:
-        self._selector.unregister(self._listener)
+        if not self._resting:
+            self._selector.unregister(self._listener)
+        self._resting = False
         self._listener.close()
 
     def _accept(self) -> None:
         for _ in range(128):
             try:
                 accepted, _address = self._listener.accept()
-            except OSError:
-                return  # nobody is left, or no descriptor is: the client waits in the backlog
-            if len(self._connections) >= CONNECTIONS_LIMIT or not _is_ours(accepted):
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
+                    self._rest()
+                return  # nobody is left, or waits in the backlog
+            if not _is_ours(accepted):
                 accepted.close()
                 continue
+            if len(self._connections) >= self._most:
+                self._make_room()
             accepted.setblocking(False)
             connection = _Connection(accepted, next(self._numbers))
             self._connections.add(connection)
             self._selector.register(accepted, selectors.EVENT_READ, partial(self._serve, connection))
+
+    def _rest(self) -> None:
+        """Do not listen for a while: who waits would keep the loop awake."""
+        if not self._resting:
+            self._resting = True
+            self._selector.unregister(self._listener)
+
+    def _make_room(self) -> None:
+        """Close a connection of who has the most: the last one of an attempt; of those without a hello the first."""
+        counts = Counter(each.address for each in self._connections)
+        greedy = max(counts, key=counts.__getitem__)
+        choose = min if greedy is None else max
+        self._close(
+            choose((each for each in self._connections if each.address == greedy), key=lambda each: each.number)
+        )
 
     def _of(self, address: tuple[str, int]) -> list[_Connection]:
         return [each for each in self._connections if each.address == address]
@@ -314,6 +347,14 @@ def _is_ours(accepted: socket.socket) -> bool:
     packed = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _pid, uid, _gid = struct.unpack("3i", packed)
     return bool(uid == os.geteuid())
+
+
+def _most_connections() -> int:
+    """Half of the descriptors that this process may have: the rest is for the store and the logs."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return CONNECTIONS_LIMIT
+    return max(1, min(CONNECTIONS_LIMIT, descriptors // 2))
 
 
 def _private_directory() -> tuple[str, bool]:

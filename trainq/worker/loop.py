@@ -248,6 +248,7 @@ class Worker:
         if now >= self._poll_at:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
+            self._channel.listen_again()
         for slot in self._slots:
             attempt = slot.attempt
             if attempt is not None and attempt.free:
