@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,30 @@ def test_on_the_same_host_a_dead_worker_is_noticed_at_once(tq):
     tq.ok("prune")
     assert not alive(stray)
     assert (tq.state(job), tq.job(job)["reason"]) == ("pending", "zombie")
+
+
+# Starts a program as another user, who may read and write all the same.
+SOMEBODY = (
+    "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=+dac_override,+dac_read_search,+fowner",
+    "--ambient-caps=+dac_override,+dac_read_search,+fowner",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="a second uid needs root and setpriv")
+def test_of_another_users_dead_worker_nothing_is_proved(tq):
+    """Q22: who is not root cannot see what another user's job left running: it is not given back at a look of theirs,
+    however dead its worker is; at the first look of that user it is, and what ran on is ended."""
+    tq.env["TRAINQ_TIMES_ZOMBIE_AFTER"] = "1h"
+    line = "setsid sh -c 'echo $$ > stray; exec sleep 60' & while [ ! -e go ]; do sleep 0.02; done"
+    job = tq.submit("--shell", line)
+    with tq.worker() as worker:
+        stray = int(until(lambda: (tq.dir / "stray").exists() and (tq.dir / "stray").read_text()))
+        kill_all_at_once(worker)
+    for _ in range(3):
+        tq.ok("prune", before=SOMEBODY)
+    assert (tq.state(job), alive(stray)) == ("running", True)
+    tq.ok("prune")
+    assert (tq.state(job), alive(stray)) == ("pending", False)
 
 
 def test_the_next_worker_takes_a_dead_one_s_job_at_once(tq):
