@@ -105,16 +105,18 @@ def note(text: str) -> None:
     say(f"trainq: {text}")
 
 
-def has_room(stream: Any) -> bool:
-    """Whether a line can be written now without waiting for the reader: a pipe that polls ready takes a page at once."""
+def write_on(stream: Any, data: bytes) -> bytes:
+    """Write as much as goes without waiting for the reader; what is left. Raises OSError, ValueError.
+
+    A pipe that polls ready takes PIPE_BUF bytes at once.
+    """
     import select
 
-    try:
-        poller = select.poll()
-        poller.register(stream, select.POLLOUT)
-        return bool(poller.poll(0))
-    except (OSError, ValueError, TypeError):
-        return True  # nothing that could be waited for: writing tells what it is
+    poller = select.poll()
+    poller.register(stream, select.POLLOUT)
+    while data and poller.poll(0):
+        data = data[os.write(stream.fileno(), data[: select.PIPE_BUF]) :]
+    return data
 
 
 def say(text: str) -> None:

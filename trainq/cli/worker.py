@@ -89,37 +89,43 @@ def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[
     """What is called for each event: it writes, and never stops the worker.
 
     A reader that stalls (a stopped terminal, a pager, a full pipe) must not keep the worker from its beats: what does
-    not fit is left out, and how much it was is said when it fits again.
+    not fit waits for the next event, further lines are left out, and how many they were is said when it fits again.
     """
     from trainq.base import clock
+    from trainq.base.files import printable
     from trainq.base.units import local_short, rfc3339
     from trainq.cli import printer
     from trainq.cli.document import encode
 
-    left_out = 0
+    stream = sys.stdout if jsonl else sys.stderr
+    rest, left_out = b"", 0
+
+    def line_for(kind: str, facts: dict[str, Any]) -> bytes:
+        now = clock.now()
+        if not jsonl and log_format == "text":
+            return printed(f"{local_short(now, now)} {_sentence(kind, facts)}")
+        encoded = encode({"at": rfc3339(now), "event": kind, **facts})
+        return encoded if jsonl else printed(encoded.decode().rstrip("\n"))
+
+    def printed(text: str) -> bytes:
+        return f"{printable(text)}\n".encode(stream.encoding, "backslashreplace")
 
     def tell(kind: str, facts: dict[str, Any]) -> None:
-        nonlocal left_out
-        if not printer.has_room(sys.stdout if jsonl else sys.stderr):
-            left_out += 1
+        nonlocal rest, left_out
+        if stream is None or (line.quiet and not jsonl):
             return
-        if left_out and not jsonl and not line.quiet:
-            printer.say(f"{left_out} lines were left out: nobody read on")
-        left_out = 0
-        event = {"at": rfc3339(clock.now()), "event": kind, **facts}
+        said = line_for(kind, facts)
         try:
-            if jsonl:
-                printer.write(encode(event))
-                printer.flush()
-        except (printer.ClosedPipe, printer.WriteFailed):
-            pass  # nobody reads any more; the jobs matter more
-        if line.quiet or jsonl:
-            return
-        if log_format == "json":
-            printer.say(encode(event).decode().rstrip("\n"))
-        else:
-            now = clock.now()
-            printer.say(f"{local_short(now, now)} {_sentence(kind, facts)}")
+            rest = printer.write_on(stream, rest)
+            if rest:
+                left_out += 1
+                return
+            if left_out and not jsonl:
+                rest = printed(f"{left_out} lines were left out: nobody read on")
+            left_out = 0
+            rest = printer.write_on(stream, rest + said)
+        except (OSError, ValueError):
+            rest = b""  # nobody reads any more; the jobs matter more
 
     return tell
 
