@@ -130,6 +130,13 @@ def test_three_jobs_that_cannot_be_started_quarantine_the_worker(tq):
     assert tq("workers", "clear", "nobody").code == 3
 
 
+def test_the_fourth_that_waits_is_not_eaten(tq):
+    """E13: nor is it claimed in the very turn that settles the third."""
+    jobs = [tq.submit("--", f"no-such-program-{n}") for n in range(4)]
+    tq("worker", "--slots", "1", "--until", "empty")
+    assert [tq.state(job) for job in jobs] == ["errored", "errored", "errored", "pending"]
+
+
 def test_one_job_that_cannot_be_started_does_not(tq):
     """E13: the same job three times, and three with one between them that could be started, are no sign of a sick host."""
     same = tq.submit("--retries", "4", "--retry-on", "spawn", "--backoff", "0s", "--", "no-such-program")

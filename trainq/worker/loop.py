@@ -205,10 +205,10 @@ class Worker:
         return self._slots.attempts()
 
     def _takes_more(self) -> bool:
-        """Whether it may claim at all; also not in the turn that settles what has just seen this host's trouble."""
-        if self._stopping or self._quarantine.why or any(attempt.trouble for attempt in self._attempts()):
+        """Whether it may claim at all; not even in the turn that settles what brings it into quarantine."""
+        if self._stopping or self._quarantine.why or not self._has_wishes():
             return False
-        return self._has_wishes()
+        return not self._quarantine.is_near(attempt for attempt in self._attempts() if attempt.over)
 
     def _room(self) -> int:
         """Free slots that may be filled."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trainq.worker.attempt import Attempt
 
 SPAWN_FAILURES = 3
@@ -36,6 +38,12 @@ class Quarantine:
             return False
         self.why = f"jobs {', '.join(map(str, self._failed))} could not be started here"
         return True
+
+    def is_near(self, ends: Iterable[Attempt]) -> bool:
+        """Whether it follows from these ends, which are still to be written and judged."""
+        trial = Quarantine()
+        trial._failed = list(self._failed)
+        return any(trial.judge(attempt) for attempt in ends)
 
     def clear(self) -> None:
         """Begin again."""
