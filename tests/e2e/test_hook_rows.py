@@ -196,7 +196,7 @@ def test_children_of_a_training_with_hooks_die_of_term(tq):
     with tq.worker():
         job = _counts(tq, hooks)
         _up(tq)
-        child = int(until((tq.dir / "child").read_text))
+        child = int(until(lambda: (tq.dir / "child").exists() and (tq.dir / "child").read_text()))
         tq.ok("cancel", "--wait", "--timeout", "15s", job)
         assert not alive(child)
     assert tq.ok("logs", job).out == "up\nhook\n"
