@@ -1,7 +1,7 @@
 """The name of every file under a root, and the only place where a word of a user becomes part of a path.
 
 ```
-trainq.toml  queue.sqlite  queue.lock  bell/gen  locks/  specs/  data/<sha256>.zst
+trainq.toml  queue.sqlite (or shared.sqlite)  queue.lock  bell/gen  locks/  specs/  data/<sha256>.zst
 models/<key>/@<version>/manifest.json  models/<key>/@latest  models/.staging/  models/.aside/
 runs/<job>/<attempt>/{log,stderr,params.json,stdin,.unpacked/}  runs/<job>/checkpoints/
 ```
@@ -25,10 +25,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 class Paths:
     """All names under one root. `root` is made absolute; nothing is looked up on the disk."""
 
-    __slots__ = ("aside", "bell", "data", "locks", "models", "root", "runs", "specs", "staging")
+    __slots__ = ("aside", "bell", "data", "database", "locks", "models", "root", "runs", "specs", "staging")
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self.database = self.local_database
         self.bell = os.path.join(self.root, "bell")
         self.locks = os.path.join(self.root, "locks")
         self.specs = os.path.join(self.root, "specs")
@@ -57,9 +58,14 @@ class Paths:
         return os.path.join(self.root, "trainq.toml")
 
     @property
-    def database(self) -> str:
-        """The truth; opened by a session of the store and by nobody else."""
+    def local_database(self) -> str:
+        """The truth; opened by a session of the store and by nobody else. `database` is this one, or the next."""
         return os.path.join(self.root, "queue.sqlite")
+
+    @property
+    def shared_database(self) -> str:
+        """The same of a queue that several hosts see: by another name, so that it is never opened as a local one."""
+        return os.path.join(self.root, "shared.sqlite")
 
     @property
     def gate(self) -> str:

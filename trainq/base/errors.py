@@ -142,6 +142,19 @@ class NoLocks(TrainqError):
     exit, word = 6, "no_locks"
 
 
+class UnsafeMount(TrainqError):
+    """The file system, as it is mounted here, does not keep two hosts from writing at once."""
+
+    exit, word = 6, "unsafe_mount"
+
+
+class WentBack(TrainqError):
+    """What the storage gives is older than what it had acknowledged before."""
+
+    exit, word = 6, "went_back"
+    hint = "stop all workers, and look at the file server: a restored backup, or writes that it has lost"
+
+
 class Storage(TrainqError):
     """The file system answered with an input/output error."""
 

@@ -13,24 +13,31 @@ from trainq.cli.line import line_of
 def run(
     ctx: typer.Context,
     directory: Annotated[str | None, typer.Argument(metavar="DIR", help="where; default: .trainq here")] = None,
-    local: Annotated[bool, typer.Option("--local", help="on a disk of this host (the only mode so far)")] = False,  # noqa: ARG001
+    shared: Annotated[bool, typer.Option("--shared", help="for several hosts, whatever the file system says")] = False,
+    local: Annotated[bool, typer.Option("--local", help="for this host alone, whatever the file system says")] = False,
 ) -> Answer:
     """Make a queue, with a commented trainq.toml. On one that is there it says "already".
+
+    On a network file system it is one that several hosts can use, on a disk one for this host.
 
     The directory is DIR, else --root, else TRAINQ_ROOT, else .trainq in the current directory.
     """
     import os
 
+    from trainq.base.errors import Usage
     from trainq.ops.queue import HIDDEN, init
 
+    if shared and local:
+        raise Usage("--shared or --local, one of them")
     line = line_of(ctx)
     target = directory or line.root or os.environ.get("TRAINQ_ROOT") or HIDDEN
-    made = init(target)
+    made = init(target, "shared" if shared else "local" if local else None)
     doc = {"root": made.root, "mode": made.mode, "result": "made" if made.made else "already"}
 
     def text() -> list[str]:
         if not made.made:
             return [f"already a queue: {made.root}"]
-        return [f"made a queue in {made.root}", "next: trainq submit -- echo hello; trainq worker --until idle"]
+        what = "a queue for several hosts" if made.mode == "shared" else "a queue"
+        return [f"made {what} in {made.root}", "next: trainq submit -- echo hello; trainq worker --until idle"]
 
     return Answer("init", doc, text, ids=(made.root,))

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts import checkpoints, datasets, manifest, models, runs
-from trainq.base import clock, files
+from trainq.base import files
 from trainq.base.errors import TrainqError
 from trainq.ops import secrets
 from trainq.store import models as model_rows
@@ -61,11 +61,10 @@ def find(queue: Queue, *, deep: bool = False, at_once: bool = False) -> list[Fin
 
 
 def _look(queue: Queue, deep: bool, at_once: bool) -> list[Finding]:
-    now = clock.now()
     found = []
     with queue.session.reading() as tx:
         for rule in INVARIANTS:
-            before = now - queue.settings.keep.file_grace if rule.has_grace and not at_once else now
+            before = tx.now - queue.settings.keep.file_grace if rule.has_grace and not at_once else tx.now
             found += [Finding(rule.name, what) for what in rule.find(Look(queue, tx, before, deep))]
     return found
 

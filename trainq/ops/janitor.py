@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainq import wake
 from trainq.artifacts import datasets, models, runs
-from trainq.base import clock, files
+from trainq.base import files
 from trainq.base.crash import point
 from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
@@ -94,7 +94,8 @@ class _Pass:
         self.session = queue.session
         self.dry_run = dry_run
         self.keep = queue.settings.keep
-        self.now = clock.now()
+        with self.session.reading() as tx:
+            self.now = tx.now
         self.before_files = self.now - self.keep.file_grace
         self.changes: list[Change] = []
         self.removed: dict[str, int] = {}

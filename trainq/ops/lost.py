@@ -16,32 +16,34 @@ from trainq.ops import strays
 from trainq.store import lost
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-    from trainq.store.lost import Lost
-    from trainq.store.session import LocalSession
+    from trainq.store.lost import Held, Lost
+    from trainq.store.session import Session, Transaction
 
 
 def take_back(
-    session: LocalSession, zombie_after_s: float, *, only: Collection[int] | None = None, mine: int | None = None
+    session: Session, zombie_after_s: float, *, only: Collection[int] | None = None, mine: int | None = None
 ) -> list[Lost]:
     """One look at the running jobs (`only` these; not those of worker `mine`); what was taken back."""
-    identity = hosts.identity()
-    found = take_back_from_the_dead(session, only)
-    if _is_any_running(session, only, mine):
+    with session.reading() as tx:
+        held = held_here(tx)
+        running = lost.running(tx, mine)
+    found = take_back_from_the_dead(session, [one for one in held if only is None or one.job_id in only])
+    if any(only is None or number in only for number in running):
         with session.writing() as tx:
-            found += lost.look(tx, identity, clock.boot_s(), zombie_after_s, mine=mine, only=only)
+            found += lost.look(tx, hosts.identity(), clock.boot_s(), zombie_after_s, mine=mine, only=only)
     return found
 
 
-def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None = None) -> list[Lost]:
-    """Jobs whose worker ran on this host and is provably gone: back at once, when nothing of them is left."""
-    with session.reading() as tx:
-        held = lost.held_here(tx, hosts.identity(), os.getuid())
-    dead = [
-        one for one in held
-        if (only is None or one.job_id in only) and not hosts.is_same_process(one.pid, one.pid_start)
-    ]  # fmt: skip
+def held_here(tx: Transaction) -> list[Held]:
+    """The running jobs of whose workers it can be proved here whether they live."""
+    return lost.held_here(tx, hosts.identity(), os.getuid())
+
+
+def take_back_from_the_dead(session: Session, held: Sequence[Held]) -> list[Lost]:
+    """Of these jobs, those whose worker is provably gone: back at once, when nothing of them is left."""
+    dead = [one for one in held if not hosts.is_same_process(one.pid, one.pid_start)]
     if not dead:
         return []
     left = strays.end({one.uid: one.attempt for one in dead})
@@ -51,8 +53,3 @@ def take_back_from_the_dead(session: LocalSession, only: Collection[int] | None 
         found = [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
     point("expire.committed")
     return found
-
-
-def _is_any_running(session: LocalSession, only: Collection[int] | None, mine: int | None) -> bool:
-    with session.reading() as tx:
-        return any(only is None or number in only for number in lost.running(tx, mine))

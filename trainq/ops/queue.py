@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
 from trainq.base.crash import point
-from trainq.base.errors import NoRoot, UnsafeRoot, Unsupported, Unwritable
+from trainq.base.errors import NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
 from trainq.base.setting_rows import sample
 from trainq.base.settings import Settings, load
 from trainq.domain.job import Actor
@@ -22,6 +22,9 @@ from trainq.store.session import LocalSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from trainq.base.mounts import Mount
+    from trainq.store.session import Session
 
 HIDDEN = ".trainq"
 
@@ -33,6 +36,7 @@ class Queue:
         self.paths = Paths(root)
         self.named = named
         self.made = False  # just now, being the one of the home
+        self.mount: Mount | None = None  # None: a disk of this host
         self._flags = dict(flags or {})
 
     @cached_property
@@ -40,12 +44,22 @@ class Queue:
         """The settings of this root. Raises BadSettings."""
         return load(self.paths.root, flags=self._flags)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several hosts may use it."""
+        return self.paths.database == self.paths.shared_database
+
+    @property
+    def hears_all(self) -> bool:
+        """Whether the kernel here tells of every change of a file of the root, whoever made it."""
+        return self.mount is None or not self.mount.is_network
+
     @cached_property
-    def session(self) -> LocalSession:
+    def session(self) -> Session:
         """The session with the tables. Raises Unsupported for a queue whose tables are elsewhere."""
         if self.settings.store.url:
             raise _no_server(None if self.settings.origins.get("store.url") == "env" else self.paths.config)
-        return LocalSession(self.paths.database, self.paths.gate, lock_wait_s=self.settings.times.lock_wait)
+        return session_of(self.paths, self.settings.times.lock_wait)
 
     @cached_property
     def actor(self) -> Actor:
@@ -57,6 +71,15 @@ class Queue:
     def owner_id(self) -> int:
         """The uid whose root this is."""
         return os.stat(self.paths.root).st_uid
+
+
+def session_of(paths: Paths, lock_wait_s: float = 30.0) -> Session:
+    """The session with the tables of this root, after its mode."""
+    if paths.database == paths.shared_database:
+        from trainq.store.shared import SharedSession
+
+        return SharedSession(paths.database, paths.gate, lock_wait_s=lock_wait_s)
+    return LocalSession(paths.database, paths.gate, lock_wait_s=lock_wait_s)
 
 
 class Made(NamedTuple):
@@ -103,17 +126,60 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except OSError as error:
         raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
-    if not os.path.exists(queue.paths.database):
+    if not is_there(queue.paths):
         if named or os.path.dirname(path) != _home():
             raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path))
         queue.made = init(path).made
+        is_there(queue.paths)
+    queue.mount = _mount(path, found)
+    if queue.mount is not None:
+        _require_fit(queue, queue.mount)
     return queue
 
 
-def init(root: str) -> Made:
+def is_there(paths: Paths) -> bool:
+    """Whether the root has tables; `paths.database` is then the one of its mode."""
+    for database in (paths.local_database, paths.shared_database):
+        if os.path.exists(database):
+            paths.database = database
+            return True
+    return False
+
+
+def _mount(path: str, found: os.stat_result) -> Mount | None:
+    """The mount, if it may be one that other hosts see, too."""
+    from trainq.base import mounts
+
+    return mounts.mount_of(path) if mounts.may_be_network(found) else None
+
+
+def _require_fit(queue: Queue, mount: Mount) -> None:
+    """Raises UnsafeMount when this host, by this mount, must not use a queue of this mode."""
+    from trainq.base.errors import UnsafeMount
+    from trainq.base.mounts import require_honest
+
+    root = files.printable(queue.paths.root)
+    if queue.is_shared:
+        require_honest(root, mount)
+    elif mount.is_remote:
+        raise UnsafeMount(
+            f"{root}: a queue for one host's disk, seen here through {mount.kind}",
+            hint=f"on the host of that disk: {convert_line(queue.paths.root)}",
+        )
+
+
+def convert_line(root: str) -> str:
+    """The command that makes a queue there one for several hosts."""
+    import shlex
+
+    return f"trainq --root {shlex.quote(files.printable(root))} db convert --shared"
+
+
+def init(root: str, mode: str | None = None) -> Made:
     """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
 
-    Raises UnsafeRoot, Unwritable, DiskFull, Damaged, NewerSchema, Unsupported; a root made by half is completed by the next call.
+    The mode, local or shared, is that of the file system unless it is given. Raises UnsafeRoot, UnsafeMount, Unwritable,
+    DiskFull, Damaged, NewerSchema, NotPossible, Unsupported; a root made by half is completed by the next call.
     """
     from trainq.store.create import create
 
@@ -122,7 +188,11 @@ def init(root: str) -> Made:
     paths = Paths(root)
     if files.make_directory(paths.root):
         files.sync_directory(os.path.dirname(paths.root))
-    _trust(paths.root, os.stat(paths.root), named=True)
+    found = os.stat(paths.root)
+    _trust(paths.root, found, named=True)
+    wanted = _mode_of(paths.root, found, mode)
+    if not is_there(paths) and wanted == "shared":
+        paths.database = paths.shared_database
     for directory in paths.directories():
         files.make_directory(directory)
     point("init.directories")
@@ -132,12 +202,33 @@ def init(root: str) -> Made:
         except FileExistsError:
             pass  # another init was faster, with the same text
     point("init.configured")
-    made = create(paths.database)
+    made = create(paths.database, mode=wanted)
     if not made:  # "already" is said only of a queue that can be used
-        session = LocalSession(paths.database, paths.gate)
-        session.connection()
+        session = session_of(paths)
+        with session.reading():
+            pass
         session.close()
-    return Made(paths.root, "local", made)
+    is_mode = "shared" if paths.database == paths.shared_database else "local"
+    if mode is not None and mode != is_mode:
+        raise NotPossible(
+            f"{files.printable(paths.root)}: already a {is_mode} queue",
+            hint=convert_line(paths.root) if mode == "shared" else None,
+        )
+    return Made(paths.root, is_mode, made)
+
+
+def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:
+    """The mode that is asked for, or else the file system's. Raises UnsafeMount where hosts would not keep each other out."""
+    mount = _mount(root, found)
+    if mount is None or not mount.is_network or (mode == "local" and not mount.is_remote):
+        return mode or "local"
+    from trainq.base.errors import UnsafeMount
+    from trainq.base.mounts import require_honest
+
+    require_honest(files.printable(root), mount)
+    if mode == "local":
+        raise UnsafeMount(f"{files.printable(root)}: other hosts see it, too: this is {mount.kind}", hint="--shared")
+    return "shared"
 
 
 def require_directories(queue: Queue) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainq.artifacts.paths import Paths
-    from trainq.store.session import LocalSession, Transaction
+    from trainq.store.session import Session, Transaction
 
 _SUFFIX = ".env"
 
@@ -44,7 +44,7 @@ def is_needed(tx: Transaction, paths: Paths, uid: str, before: float | None) -> 
         return True
 
 
-def drop(session: LocalSession, paths: Paths, uid: str, before: float | None = None) -> bool:
+def drop(session: Session, paths: Paths, uid: str, before: float | None = None) -> bool:
     """Delete the kept variables of a job that does not wait or run; false if there were none, or it does.
 
     Those of a call that is not known go only if written before `before`. Raises the errors of sick storage.
@@ -60,7 +60,7 @@ def drop(session: LocalSession, paths: Paths, uid: str, before: float | None = N
         return is_gone
 
 
-def drop_ended(session: LocalSession, paths: Paths) -> None:
+def drop_ended(session: Session, paths: Paths) -> None:
     """The same for all that are kept, as far as it can be done."""
     try:
         uids = kept(paths)
@@ -69,7 +69,7 @@ def drop_ended(session: LocalSession, paths: Paths) -> None:
     drop_all(session, paths, uids)
 
 
-def drop_all(session: LocalSession, paths: Paths, uids: Iterable[str]) -> None:
+def drop_all(session: Session, paths: Paths, uids: Iterable[str]) -> None:
     """The same for several, as far as it can be done."""
     for uid in uids:
         try:

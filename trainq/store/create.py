@@ -58,7 +58,13 @@ def _build(path: str, mode: str) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.executescript("BEGIN;" + schema_text() + "COMMIT;")
     connection.execute("BEGIN")
-    facts = {"uuid": secrets.token_hex(16), "mode": mode, "lock": "flock", "created_at": str(clock.now())}
+    facts = {
+        "uuid": secrets.token_hex(16),
+        "mode": mode,
+        "lock": "flock",
+        "generation": "0",
+        "created_at": str(clock.now()),
+    }
     connection.executemany("INSERT INTO meta VALUES(?, ?)", facts.items())
     connection.execute("COMMIT")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

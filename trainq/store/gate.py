@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base import hosts
 from trainq.base.errors import GateBusy, NoLocks, Storage, Unwritable
@@ -22,20 +22,33 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _POLL_S = 0.02
+_TEXT = 64
+"""Bytes: first the holder's host and pid, then the mark."""
 
 
 class _OutOfPatience(Exception):
     """Raised by the timer's handler; never leaves this module."""
 
 
-class Gate:
-    """One descriptor on the lock file, opened at the first need and kept."""
+class Mark(NamedTuple):
+    """Whose gate this is, and the generation of the last commit behind it. Only a shared queue's gate has one."""
 
-    def __init__(self, path: str, wait_s: float) -> None:
+    uuid: str
+    generation: int
+
+
+class Gate:
+    """One descriptor on the lock file, opened at the first need and kept.
+
+    With `is_shared` the holder's name is written through to the file server, for waiting hosts to read.
+    """
+
+    def __init__(self, path: str, wait_s: float, *, is_shared: bool = False) -> None:
         self.path = path
         self.wait_s = wait_s
+        self.is_shared = is_shared
         self._fd: int | None = None
-        self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(64)
+        self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(_TEXT)
 
     def enter(self) -> None:
         """Wait for the gate, at most `wait_s` seconds.
@@ -48,6 +61,8 @@ class Gate:
             self._wait(fd)
         try:
             os.pwrite(fd, self._text, 0)
+            if self.is_shared:
+                os.fdatasync(fd)
         except OSError:
             pass  # a full disk: the lock is ours all the same, and who waits in vain reads an older name or none
 
@@ -55,6 +70,31 @@ class Gate:
         """Let the next one in."""
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def mark(self) -> Mark | None:
+        """The mark, for who holds the gate; None before the first one. Raises Storage."""
+        try:
+            return _parsed(os.pread(self._open(), _TEXT, _TEXT))
+        except OSError as error:
+            raise Storage(f"{self.path}: {error.strerror}") from error
+
+    def leave_mark(self, uuid: str, generation: int) -> None:
+        """Write the mark, for who holds the gate; unlocking takes it to the file server."""
+        os.pwrite(self._open(), f"{uuid} {generation}\n".encode().ljust(_TEXT), _TEXT)
+
+    def generation_from_outside(self) -> int:
+        """The generation as it is now, without waiting for the gate; 0 before the first mark. Raises Storage."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                mark = _parsed(os.pread(fd, _TEXT, _TEXT))
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise Storage(f"{self.path}: {error.strerror}") from error
+        return 0 if mark is None else mark.generation
 
     def close(self) -> None:
         """Drop the descriptor, and the lock with it."""
@@ -124,7 +164,7 @@ class Gate:
             time.sleep(_POLL_S)
 
     def _busy(self) -> GateBusy:
-        holder = os.pread(self._open(), 64, 0).decode("utf-8", "replace").split()
+        holder = os.pread(self._open(), _TEXT, 0).decode("utf-8", "replace").split()
         who = f"pid {holder[1]} on {holder[0]}" if len(holder) == 2 else "another process"
         return GateBusy(
             f"{self.path}: still held by {who} after {self.wait_s:g} s",
@@ -135,3 +175,8 @@ class Gate:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
             return NoLocks(f"{self.path}: this file system gives no locks: {error.strerror}", hint="trainq doctor")
         return Storage(f"{self.path}: the lock cannot be taken: {error.strerror}")
+
+
+def _parsed(text: bytes) -> Mark | None:
+    words = text.decode("ascii", "replace").split()
+    return Mark(words[0], int(words[1])) if len(words) == 2 and words[1].isdigit() else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainq.store.session import LocalSession, Transaction
+    from trainq.store.session import Session, Transaction
 
 BATCH = 500
 
@@ -90,7 +90,7 @@ def forget_workers(tx: Transaction, before: float) -> int:
     )
 
 
-def give_back_pages(session: LocalSession) -> None:
+def give_back_pages(session: Session) -> None:
     """Return some free pages to the file system, under the gate."""
     with session.writing() as tx:
         for _ in range(min(tx.value("PRAGMA freelist_count"), 500)):

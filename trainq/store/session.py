@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainq.base import clock
 from trainq.base.crash import point
@@ -19,6 +19,7 @@ from trainq.store.gate import Gate
 from trainq.store.statements import NAMED
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
 APPLICATION_ID = 0x74726E71  # "trnq"
@@ -80,8 +81,39 @@ class Transaction:
         return self._connection.execute(sql, values).rowcount  # type: ignore[no-any-return]
 
 
+class Session(Protocol):
+    """What the verbs and the worker need of a backend: transactions, news, and the time."""
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a look costs next to nothing; if not, who waits for news goes by the bell alone."""
+
+    def reading(self) -> AbstractContextManager[Transaction]:
+        """`with session.reading() as tx:` one consistent view."""
+
+    def writing(self) -> AbstractContextManager[Transaction]:
+        """`with session.writing() as tx:` one transaction, durable when the block is left.
+
+        An error inside rolls back. Raises Unsure when COMMIT itself failed, GateBusy when the gate stayed shut.
+        """
+
+    def changes(self) -> int:
+        """A number that differs once any other process has committed."""
+
+    def now(self) -> float:
+        """The backend's clock, as far as it is known without asking it: seconds since 1970."""
+
+    def close(self) -> None:
+        """End it; the next use opens it again."""
+
+    def abandon(self) -> None:
+        """Forget what is open after a storage fault; the next use opens it anew."""
+
+
 class LocalSession:
     """One process's session with a queue on a local disk."""
+
+    is_cheap = True
 
     def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
         self.database = database
@@ -114,6 +146,10 @@ class LocalSession:
         with storage_errors(self.database):
             return int(self.connection().execute("PRAGMA data_version").fetchone()[0])
 
+    def now(self) -> float:
+        """This host's clock."""
+        return clock.now()
+
     def close(self) -> None:
         """Close the connection under the gate, so that no checkpoint of ours meets another's write."""
         if self._db is not None:
@@ -132,22 +168,35 @@ class LocalSession:
         self._db = self._connection = None
 
     def _connect(self) -> Any:
-        _look(self.database)
-        from urllib.parse import quote
-
-        uri = f"file:{quote(os.fsencode(self.database))}?mode=rw"
-        self._db = peewee.SqliteDatabase(uri, uri=True, timeout=_BUSY_S, autoconnect=False, thread_safe=False)
-        self._db.connect()
+        self._db = connected(self.database)
         connection = self._db.connection()
-        connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA mmap_size = 0")
-        application, schema = _identify(connection)
-        if application != APPLICATION_ID:
-            raise Damaged(f"{self.database}: this is not a trainq queue")
-        if schema > SCHEMA:
-            raise NewerSchema(f"{self.database}: schema {schema}, this trainq knows {SCHEMA}")
+        require_ours(connection, self.database)
         return connection
+
+
+def connected(path: str, *first: str) -> Any:
+    """Peewee's database of this file, connected; `first` are pragmas that must come before all others."""
+    _look(path)
+    from urllib.parse import quote
+
+    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
+    db = peewee.SqliteDatabase(uri, uri=True, timeout=_BUSY_S, autoconnect=False, thread_safe=False)
+    db.connect()
+    connection = db.connection()
+    connection.row_factory = sqlite3.Row
+    for pragma in (*first, "synchronous = FULL", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {pragma}")
+    return db
+
+
+def require_ours(connection: Any, path: str) -> None:
+    """Raises Damaged for another program's database, NewerSchema for that of a newer trainq."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    schema = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise Damaged(f"{path}: this is not a trainq queue")
+    if schema > SCHEMA:
+        raise NewerSchema(f"{path}: schema {schema}, this trainq knows {SCHEMA}")
 
 
 class _Reading:
@@ -298,9 +347,3 @@ def _look(path: str) -> None:
         raise Damaged(f"{path}: this is not a file")
     if found.st_size < 512:
         raise Damaged(f"{path}: {found.st_size} bytes, cut short")
-
-
-def _identify(connection: Any) -> tuple[int, int]:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    schema = connection.execute("PRAGMA user_version").fetchone()[0]
-    return int(application), int(schema)

@@ -115,7 +115,9 @@ class Attempt:
             self._not_prepared(error, "spawn")
             return
         if self._files.staged is not None:
-            self._publication = Publication(self.claimed, self.place.paths, self._files.staged, self.place.keep)
+            self._publication = Publication(
+                self.claimed, self.place.paths, self._files.staged, self.place.keep, self.place.now
+            )
         if self._files.is_slow:
             self.busy = True
             self.place.slow(self._files.fetch, self._fetched)

@@ -76,6 +76,10 @@ class Worker:
         self._may_be_work = True
         self._adrift = False
         self._failing = False  # the last turn could not be taken
+        # What only people read waits for the beat where every write costs others their turn.
+        self._fresh_s, self._start_s = (
+            (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, self.times.heartbeat)
+        )
         self._quarantine = Quarantine()
         self._complained = ""
 
@@ -114,11 +118,11 @@ class Worker:
         self._selector.register(self._inbox, selectors.EVENT_READ, self._hear)
         self._channel = Channel(self._selector, self._said)
         opened.callback(self._channel.close)
-        watch = wake.Watch(self.queue.paths.bell, self._inbox.nudge)
-        opened.callback(watch.close)
+        if self.queue.hears_all:
+            opened.callback(wake.Watch(self.queue.paths.bell, self._inbox.nudge).close)
         self._place = Place(
             self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep,
-            self.times.hook_limit, self._inbox.slow,
+            self.times.hook_limit, self.session.now, self._inbox.slow,
         )  # fmt: skip
         locks = [lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)]
         self._slots = Slots(
@@ -225,10 +229,11 @@ class Worker:
             return 0.0
         due = [self._poll_at, self._beat_at]
         for attempt in self._attempts():
-            due += [at for at in (attempt.due_at(), attempt.report_at(FRESH_S, START_S)) if at is not None]
-        for at in (self._due_at, self.options.until_at if self._has_wishes() else None):
-            if at is not None:
-                due.append(now + max(0.0, at - clock.now()))
+            due += [at for at in (attempt.due_at(), attempt.report_at(self._fresh_s, self._start_s)) if at is not None]
+        if self._due_at is not None:
+            due.append(now + max(0.0, self._due_at - self.session.now()))
+        if self.options.until_at is not None and self._has_wishes():
+            due.append(now + max(0.0, self.options.until_at - clock.now()))
         return max(0.0, min(due) - now)
 
     def _is_turn(self) -> bool:
@@ -240,7 +245,9 @@ class Worker:
         attempts = self._attempts()
         if any(attempt.over for attempt in attempts):
             return True
-        return any(at is not None and now >= at for at in (one.report_at(FRESH_S, START_S) for one in attempts))
+        return any(
+            at is not None and now >= at for at in (one.report_at(self._fresh_s, self._start_s) for one in attempts)
+        )
 
     def _look(self) -> None:
         """The bell, the due times, the time limits."""
@@ -255,17 +262,24 @@ class Worker:
                 self._clear(slot, attempt)
             elif attempt is not None:
                 attempt.tick(now)
-        if self._due_at is not None and clock.now() >= self._due_at:
+        if self._due_at is not None and self.session.now() >= self._due_at:
             self._due_at = None
             self._may_be_work = True
 
     def _look_at_bell(self) -> None:
-        """The bell is a hint; whether anybody has committed is asked of the database itself."""
+        """The bell is a hint; where it costs nothing, whether anybody has committed is asked of the database itself.
+
+        Where a look costs as much as a turn, the bell alone is read, and a turn is taken at once.
+        """
         try:
-            seen = wake.read(self.queue.paths.bell_number), self.session.changes()
-            if seen != self._seen:
+            seen = wake.read(self.queue.paths.bell_number), self.session.changes() if self.session.is_cheap else 0
+            if seen == self._seen:
+                return
+            if self.session.is_cheap or self._quarantine.why:
                 self._peek()
-                self._seen = seen
+            else:
+                self._beat_at = 0.0
+            self._seen = seen
         except TrainqError as error:
             self._complain(error)
 
@@ -310,7 +324,6 @@ class Worker:
         began = clock.boot_s()
         beats = began >= self._beat_at
         try:
-            given_back = take_back_from_the_dead(self.session) if beats else []
             with self.session.writing() as tx:
                 done = turn.take(tx, attempts, self._wanted(beats=beats))
         except turn.StoreFailed:
@@ -322,8 +335,7 @@ class Worker:
         self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
         self._due_at = done.next_due
         if beats:
-            self._beat_at = clock.boot_s() + self.times.heartbeat
-        done.found.extend(given_back)
+            self._beat_at = clock.boot_s() + self._beat_every_s()
         for attempt, flags in done.flags:
             attempt.renewed(began + self.times.holder_limit, self._bound_s)
             if flags.cancel:
@@ -333,10 +345,28 @@ class Worker:
             self._begin(claimed, began)
         for name in done.paused:
             self._say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
+        self._take_back(done)
         if any(one.state != "pending" for one in done.found):
             secrets.drop_ended(self.session, self.queue.paths)
         if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
             wake.ring(self.queue.paths.bell_number)
+
+    def _beat_every_s(self) -> float:
+        """An idle worker only shows that it lives; where that costs others a turn, as rarely as will do for that."""
+        if self._attempts() or self.session.is_cheap:
+            return self.times.heartbeat
+        return max(self.times.heartbeat, self.times.zombie_after / 3)
+
+    def _take_back(self, done: turn.Done) -> None:
+        """Jobs of workers that have died here: their rest is ended, and they wait again."""
+        try:
+            given_back = take_back_from_the_dead(self.session, done.held)
+        except TrainqError as error:
+            self._complain(error)
+            return
+        if given_back:
+            done.found.extend(given_back)
+            self._may_be_work = True
 
     def _wanted(self, *, beats: bool) -> turn.Wanted:
         options = self.options
@@ -345,7 +375,8 @@ class Worker:
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
-            adrift=self._adrift, breaker=self.queue.settings.limits.breaker, zombie_after_s=self.times.zombie_after, every_s=FRESH_S, after_start_s=START_S,
+            adrift=self._adrift, breaker=self.queue.settings.limits.breaker, zombie_after_s=self.times.zombie_after,
+            every_s=self._fresh_s, after_start_s=self._start_s,
         )  # fmt: skip
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
@@ -429,6 +460,7 @@ class Worker:
         slot.attempt = Attempt(claimed, self._place, slot.keeper)
         slot.attempt.lease(began + self.times.holder_limit, self._bound_s)
         self._claims += 1
+        self._beat_at = min(self._beat_at, clock.boot_s() + self.times.heartbeat)
         row = claimed.row
         self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
         slot.attempt.prepare()

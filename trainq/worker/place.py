@@ -34,6 +34,7 @@ class Place(NamedTuple):
     grace_s: float
     keep: Keep
     hook_limit_s: float
+    now: Callable[[], float]  # the backend's clock
     slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import manifest
 from trainq.artifacts import models as model_files
-from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import NewModel
@@ -19,7 +18,7 @@ from trainq.domain.retention import to_remove
 from trainq.store import jobs, models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trainq.artifacts.paths import Paths
     from trainq.base.settings import Keep
@@ -37,12 +36,13 @@ class Removed(NamedTuple):
 class Publication:
     """A staged directory on its way to a version."""
 
-    def __init__(self, claimed: Claimed, paths: Paths, staged: str, keep: Keep) -> None:
+    def __init__(self, claimed: Claimed, paths: Paths, staged: str, keep: Keep, now: Callable[[], float]) -> None:
         self.claimed = claimed
         self.paths = paths
         self.staged: str | None = staged
         self.keep = claimed.spec.get("keep", keep.models)
         self.file_grace_s = keep.file_grace
+        self.now = now
         self.model: NewModel | None = None
         self.version: int | None = None
         self.removed: list[Removed] = []
@@ -117,4 +117,4 @@ class Publication:
         for item in self.removed:
             model_files.put_aside(self.paths, item.key, item.version, retired=True)
             point("publish.retired")
-        model_files.sweep_retired(self.paths, self.claimed.row["model_key"], clock.now() - self.file_grace_s)
+        model_files.sweep_retired(self.paths, self.claimed.row["model_key"], self.now() - self.file_grace_s)

@@ -12,6 +12,7 @@ from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome, Progress
+from trainq.ops.lost import held_here
 from trainq.store import jobs, lost, queues, workers
 from trainq.store.jobs import LostClaim
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.job import Claimed
     from trainq.store.jobs import Flags
-    from trainq.store.lost import Lost
+    from trainq.store.lost import Held, Lost
     from trainq.store.session import Transaction
     from trainq.worker.attempt import Attempt
 
@@ -51,6 +52,7 @@ class Done(NamedTuple):
     gone: list[Attempt]
     flags: list[tuple[Attempt, Flags]]
     found: list[Lost]
+    held: list[Held]  # by workers of this host, of which it can be proved whether they live
     claimed: list[Claimed]
     paused: list[str]  # queues that the breaker has closed
     next_due: float | None
@@ -62,7 +64,7 @@ class StoreFailed(Exception):  # an answer: this attempt's end is another one
 
 def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
-    done = Done([], [], [], [], [], [], None)
+    done = Done([], [], [], [], [], [], [], None)
     jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
@@ -74,6 +76,7 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
             _sort_out(tx, attempt, done)
     if wanted.beats:
         workers.move(tx, wanted.worker_id, wanted.state)
+        done.held.extend(held_here(tx))
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
     freed = sum(not attempt.has_hook for attempt in done.settled)
     for _ in range(min(wanted.room + freed, wanted.may_claim)):

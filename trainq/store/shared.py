@@ -1,0 +1,187 @@
+"""The session for a queue that several hosts see: gate, clock, open, one transaction, checkpoint, close, gate.
+
+SQLite's log needs shared memory, which no network file system has, unless one process has the file all to itself and
+says so before anything else. So every session, also one that only reads, holds the gate while it has the database
+open, and leaves nothing open behind it. Each step and what it is against: DESIGN, section 4.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from trainq.base import clock, files
+from trainq.base.crash import point
+from trainq.base.errors import GateBusy, Storage, TrainqError, WentBack
+from trainq.store.driver import peewee, sqlite3
+from trainq.store.gate import Gate
+from trainq.store.session import Transaction, Unsure, connected, require_ours, storage_errors, translate
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+HOLD_S = 60.0
+"""No session holds the gate longer: who does was suspended, or its storage hangs, and others may have come in."""
+_LOOK_AGAIN_S = 0.1
+
+
+class SharedSession:
+    """One process's sessions with a queue on a network file system. One at a time."""
+
+    is_cheap = False
+
+    def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
+        self.database = database
+        self.gate = Gate(lock, lock_wait_s, is_shared=True)
+        self._ahead_s = 0.0  # of the file server's clock before ours
+
+    def reading(self) -> _Visit:
+        """`with session.reading() as tx:` one consistent view, under the gate."""
+        return _Visit(self, writes=False)
+
+    def writing(self) -> _Visit:
+        """`with session.writing() as tx:` one transaction under the gate, durable when the block is left.
+
+        An error inside rolls back. Raises Unsure when COMMIT itself failed, GateBusy when the gate stayed shut,
+        WentBack when the storage gives less than it had acknowledged.
+        """
+        return _Visit(self, writes=True)
+
+    def changes(self) -> int:
+        """The generation that the last commit left at the gate: one open, read and close."""
+        return self.gate.generation_from_outside()
+
+    def now(self) -> float:
+        """The file server's clock, as the last session found it against ours."""
+        return clock.now() + self._ahead_s
+
+    def ask_time(self) -> float:
+        """The file server's clock: the time of a file just made. It also lets this host forget names it remembers."""
+        path = os.path.join(os.path.dirname(self.database), files.temporary_name())
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                self._ahead_s = os.fstat(fd).st_mtime - clock.now()
+            finally:
+                os.close(fd)
+                os.unlink(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk can still be read
+                raise files.explain(error, path) from error
+        return self.now()
+
+    def close(self) -> None:
+        """Nothing is open between two sessions but the descriptor of the gate."""
+        self.gate.close()
+
+    def abandon(self) -> None:
+        """The same: what is behind the descriptor may be stale."""
+        self.gate.close()
+
+
+class _Visit:
+    """Context of one transaction, from gate to gate."""
+
+    __slots__ = ("_connection", "_db", "_entered_at", "_session", "_writes")
+
+    def __init__(self, session: SharedSession, *, writes: bool) -> None:
+        self._session = session
+        self._writes = writes
+        self._db: Any = None
+        self._connection: Any = None
+        self._entered_at = 0.0
+
+    def __enter__(self) -> Transaction:
+        session = self._session
+        session.gate.enter()
+        self._entered_at = clock.boot_s()
+        try:
+            now = session.ask_time()
+            with storage_errors(session.database):
+                self._open()
+            return Transaction(self._connection, now)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _open(self) -> None:
+        """Open the tables as they were left. Raises WentBack."""
+        self._connect()
+        if self._is_behind():
+            self._close()
+            time.sleep(_LOOK_AGAIN_S)
+            self._connect()
+        if self._is_behind():
+            raise WentBack(f"{self._session.database}: older than what was acknowledged before")
+
+    def _connect(self) -> None:
+        self._db = connected(self._session.database, "locking_mode = EXCLUSIVE")
+        self._connection = self._db.connection()
+        self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
+        require_ours(self._connection, self._session.database)
+
+    def _is_behind(self) -> bool:
+        """Whether the gate knows of a later commit than the tables."""
+        facts = dict(self._connection.execute("SELECT k, v FROM meta WHERE k IN ('uuid', 'generation')").fetchall())
+        mark = self._session.gate.mark()
+        if mark is None:
+            return False
+        if mark.uuid != facts["uuid"]:
+            raise Storage(f"{self._session.database}: its lock file is that of another queue")
+        return mark.generation > int(facts["generation"])
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        session = self._session
+        try:
+            if self._writes and error is None:
+                self._commit()
+            elif self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as other:
+            if error is None:
+                raise translate(other, session.database) from other
+        finally:
+            self._leave()
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, session.database) from error
+
+    def _commit(self) -> None:
+        run = self._connection.execute
+        held_s = clock.boot_s() - self._entered_at
+        if held_s > HOLD_S:
+            run("ROLLBACK")
+            raise GateBusy(f"{self._session.database}: held for {held_s:.0f} s, and so given up", hint="type it again")
+        run("UPDATE meta SET v = v + 1 WHERE k = 'generation'")
+        uuid, generation = (run("SELECT v FROM meta WHERE k = ?", (k,)).fetchone()[0] for k in ("uuid", "generation"))
+        point("store.before_commit")
+        try:
+            run("COMMIT")
+        except sqlite3.Error as error:
+            cause = translate(error, self._session.database)
+            unsure = Unsure(cause.message, hint=cause.hint)
+            unsure.exit, unsure.word = cause.exit, cause.word
+            raise unsure from error
+        point("store.after_commit")
+        try:  # from here on it is durable, in the log if not in the tables
+            run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._close()
+            self._session.gate.leave_mark(uuid, int(generation))
+        except (sqlite3.Error, peewee.PeeweeException, TrainqError, OSError):
+            pass  # the next session reads the log
+
+    def _close(self) -> None:
+        if self._db is not None:
+            try:
+                self._db.close()
+            finally:
+                self._db = self._connection = None
+
+    def _leave(self) -> None:
+        try:
+            self._close()
+        except (sqlite3.Error, peewee.PeeweeException):
+            pass  # it was broken already; the next session rolls back what it had not committed
+        finally:
+            self._session.gate.leave()
