@@ -15,6 +15,7 @@ from trainq.domain.job import Actor, DataSet, NewJob, NewModel, Outcome, Progres
 from trainq.store import jobs, workers
 from trainq.store.create import create
 from trainq.store.session import LocalSession
+from trainq.store.shared import SharedSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,19 +35,23 @@ class Place(NamedTuple):
 
     database: str
     lock: str
+    kind: type[LocalSession | SharedSession] = LocalSession
 
-    def session(self, *, lock_wait_s: float = PATIENCE_S) -> LocalSession:
-        return LocalSession(self.database, self.lock, lock_wait_s=lock_wait_s)
+    def session(self, *, lock_wait_s: float = PATIENCE_S) -> Any:
+        return self.kind(self.database, self.lock, lock_wait_s=lock_wait_s)
 
 
-def place(directory: object, *, make: bool = True) -> Place:
-    where = Place(os.path.join(str(directory), "queue.sqlite"), os.path.join(str(directory), "queue.lock"))
+def place(directory: object, *, make: bool = True, kind: Any = LocalSession) -> Place:
+    where = Place(os.path.join(str(directory), "queue.sqlite"), os.path.join(str(directory), "queue.lock"), kind)
     if make:
         create(where.database)
     return where
 
 
-BACKENDS = {"local": (lambda directory: place(directory).session(), LocalSession)}
+BACKENDS = {
+    "local": (lambda directory: place(directory).session(), LocalSession),
+    "shared": (lambda directory: place(directory, kind=SharedSession).session(), SharedSession),
+}
 """How to open a session of each backend in a directory, and the type it must turn out to be."""
 
 _uids = iter(range(10**9))
@@ -109,7 +114,9 @@ def history(session: Any, job_id: int) -> list[dict[str, Any]]:
 def dump_in(tx: Transaction) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, as this transaction sees them."""
     tables = [row[0] for row in tx.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    return {table: sorted((tuple(row) for row in tx.rows(f"SELECT * FROM {table}")), key=repr) for table in tables}
+    found = {table: sorted((tuple(row) for row in tx.rows(f"SELECT * FROM {table}")), key=repr) for table in tables}
+    found["meta"] = [row for row in found["meta"] if row[0] != "generation"]  # counts commits, whatever they change
+    return found
 
 
 def dump(session: Any) -> dict[str, list[tuple[Any, ...]]]:

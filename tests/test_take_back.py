@@ -12,7 +12,8 @@ from store_builders import job_row, line, new_job, place, put, running, settle, 
 
 from trainq.base import hosts
 from trainq.domain.job import Outcome
-from trainq.ops.lost import take_back, take_back_from_the_dead
+from trainq.ops import lost as ops_lost
+from trainq.ops.lost import take_back
 from trainq.store import jobs, workers
 
 ZOMBIE_S = 300.0
@@ -58,6 +59,13 @@ def stray():
     for process in started:
         process.kill()
         process.communicate()
+
+
+def take_back_from_the_dead(session):
+    """What a worker does after its turn, with what that turn has seen."""
+    with session.reading() as tx:
+        held = ops_lost.held_here(tx)
+    return ops_lost.take_back_from_the_dead(session, held)
 
 
 def dead_worker(session, tmp_path, holds):

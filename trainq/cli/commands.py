@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "history": "every change of state of a job",
     "report": "say progress and metrics, from inside a job",
     "doctor": "settings, store, directories: what is wrong",
+    "db": "the store itself: for one host, or for several",
     "demo": "a real training, end to end, in a temporary queue",
     "completion": "the completion script of a shell",
 }

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 def run(
     ctx: typer.Context,
     all_: Annotated[bool, typer.Option("--all", "-a", help="the settings that are at their default, too")] = False,
-) -> Answer:
+    meet: Annotated[bool, typer.Option("--meet", help="wait for a doctor on a second host, and try the storage with it")] = False,
+) -> Answer:  # fmt: skip
     """Settings with their origin, store, directories, locks, room. Exits 0 fine, 1 warnings, 6 unusable."""
     from trainq.ops.doctor import examine
 
     queue = line_of(ctx).open_queue()
-    found = examine(queue)
+    found = examine(queue, meets=meet)
     doc = {
         "root": queue.paths.root,
         "state": {0: "ok", 1: "warning", 6: "bad"}[found.exit],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.base import clock
 from trainq.base.errors import TrainqError
 from trainq.base.files import printable
+from trainq.base.mounts import mount_of
 from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.ops.paused import warning
@@ -18,7 +23,6 @@ if TYPE_CHECKING:
     from trainq.ops.queue import Queue
 
 LITTLE_ROOM = 1 << 30
-NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "fuse.sshfs", "virtiofs")
 
 
 class Check(NamedTuple):
@@ -42,10 +46,13 @@ class Report(NamedTuple):
         return 6 if "bad" in states else 1 if "warning" in states else 0
 
 
-def examine(queue: Queue) -> Report:
-    """Look at everything; a fault of one thing does not keep the others from being looked at."""
+def examine(queue: Queue, *, meets: bool = False) -> Report:
+    """Look at everything; a fault of one thing does not keep the others from being looked at.
+
+    `meets`: also wait for another doctor, on a second host, and try the storage with it.
+    """
     checks: list[Check] = []
-    for name, look in _LOOKS.items():
+    for name, look in {**_LOOKS, **({"hosts": _hosts} if meets else {})}.items():
         try:
             found = list(look(queue))
         except TrainqError as error:
@@ -80,10 +87,19 @@ def _types(queue: Queue) -> Iterator[Check]:
 def _root(queue: Queue) -> Iterator[Check]:
     path = queue.paths.root
     found = os.stat(path)
-    kind = file_system(path)
-    yield Check("root", "ok", f"{path}, mode {found.st_mode & 0o7777:04o}, uid {found.st_uid}, on {kind}")
-    if kind in NETWORK:
-        yield Check("root", "warning", f"{kind} is a network file system, and this queue is for one host's disk")
+    mount = mount_of(path)
+    mode = "for several hosts" if queue.is_shared else "for one host"
+    yield Check("root", "ok", f"{path}, {mode}, mode {found.st_mode & 0o7777:04o}, uid {found.st_uid}, on {mount.kind}")
+    if not queue.is_shared and not mount.is_network:
+        return
+    words = f"{mount.source or mount.kind} ({','.join(mount.options)})"
+    fault = mount.fault or ("this queue is for one host's disk" if not queue.is_shared else None)
+    yield Check(
+        "mount", "bad" if mount.fault else "warning" if fault else "ok", f"{words}: {fault}" if fault else words
+    )
+    if queue.is_shared:
+        again = f"trainq --root {shlex.quote(path)} doctor --meet"
+        yield Check("hosts", "ok", f"to prove it with a second host, start there and here at the same time: {again}")
 
 
 def _directories(queue: Queue) -> Iterator[Check]:
@@ -102,12 +118,19 @@ def _faulty(queue: Queue) -> Iterator[str]:
 
 
 def _store(queue: Queue) -> Iterator[Check]:
+    began = time.monotonic()
     with queue.session.reading() as tx:
+        now, took_s = tx.now, time.monotonic() - began
         library, facts = reads.engine(tx), reads.facts(tx)
         faults = reads.integrity(tx)
         counts = sum(n for _, _, n in reads.counts(tx))
     words = f"SQLite {library['sqlite']}, schema {library['schema']}, {facts['mode']} mode, {library['journal']}"
     yield Check("store", "ok", f"{words}, {counts} jobs, {show_size(os.stat(queue.paths.database).st_size)}")
+    if queue.is_shared:
+        ahead_s = clock.now() - now
+        what = f"this host's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the file server's"
+        yield Check("clock", "ok", what)
+        yield Check("latency", "ok", f"a look at the queue took {took_s * 1e3:.0f} ms")
     for text in faults:
         yield Check("integrity", "bad", text)
     if not faults:
@@ -115,22 +138,30 @@ def _store(queue: Queue) -> Iterator[Check]:
 
 
 def _locks(queue: Queue) -> Iterator[Check]:
-    """Two descriptors of one file: the second must not get what the first one has."""
+    """Two processes: the second must not get what the first one has."""
     import fcntl
 
     path = queue.paths.lock("doctor")
-    descriptors = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600) for _ in range(2)]
+    lock = fcntl.lockf if queue.is_shared else fcntl.flock
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptors[0], fcntl.LOCK_EX)
-        try:
-            fcntl.flock(descriptors[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield Check("locks", "ok", "a held lock keeps others out")
-        else:
-            yield Check("locks", "bad", f"{path}: two got one lock at the same time")
+        lock(fd, fcntl.LOCK_EX)
+        child = os.fork()
+        if child == 0:
+            try:
+                lock(os.open(path, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os._exit(1 if error.errno in (errno.EAGAIN, errno.EACCES) else 2)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(fd)
+    if code == 1:
+        yield Check("locks", "ok", "a held lock keeps others out")
+    else:
+        yield Check(
+            "locks", "bad", f"{path}: " + ("two got one lock at the same time" if code == 0 else "no locks here")
+        )
 
 
 def _room(queue: Queue) -> Iterator[Check]:
@@ -167,6 +198,12 @@ def _queues(queue: Queue) -> Iterator[Check]:
         yield Check("queues", "ok", f"{', '.join(queue.settings.queues.names)}: none is paused")
 
 
+def _hosts(queue: Queue) -> Iterator[Check]:
+    from trainq.ops.meet import meet
+
+    yield from (Check(*found) for found in meet(queue))
+
+
 _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
     "root": _root,
     "directories": _directories,
@@ -178,18 +215,3 @@ _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
     "workers": _workers,
     "queues": _queues,
 }
-
-
-def file_system(path: str) -> str:
-    """The type of the file system that holds this path, as the kernel names it; `unknown` without /proc."""
-    device = os.stat(path).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        with open("/proc/self/mountinfo", "rb") as file:
-            for line in file:
-                fields = line.split()
-                if fields[2].decode() == wanted:
-                    return fields[fields.index(b"-") + 1].decode()
-    except (OSError, ValueError):
-        pass  # no /proc, or a line of a form to come: a name for people is missing, nothing else
-    return "unknown"

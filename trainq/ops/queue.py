@@ -217,6 +217,37 @@ def init(root: str, mode: str | None = None) -> Made:
     return Made(paths.root, is_mode, made)
 
 
+def convert(root: str | None, mode: str) -> Made:
+    """Make a queue one of this mode; `made` is false when it is one already.
+
+    Raises NotPossible while anybody uses it, NoRoot, UnsafeRoot, and UnsafeMount where the mode does not fit.
+    """
+    from trainq.store.create import convert as convert_database
+    from trainq.store.gate import Gate
+
+    path, named = find(root)
+    paths = Paths(path)
+    try:
+        found = os.stat(paths.root)
+    except OSError as error:
+        raise NoRoot(f"{files.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
+    _trust(paths.root, found, named=named)
+    if not is_there(paths):
+        raise NoRoot(f"{files.printable(paths.root)}: there is no queue here", hint=init_line(paths.root))
+    _mode_of(paths.root, found, mode)
+    is_shared = paths.database == paths.shared_database
+    if is_shared == (mode == "shared"):
+        return Made(paths.root, mode, made=False)
+    gate = Gate(paths.gate, load(paths.root).times.lock_wait, is_shared=is_shared)
+    gate.enter()
+    try:
+        convert_database(paths.database, paths.shared_database if mode == "shared" else paths.local_database, mode)
+    finally:
+        gate.leave()
+        gate.close()
+    return Made(paths.root, mode, made=True)
+
+
 def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:
     """The mode that is asked for, or else the file system's. Raises UnsafeMount where hosts would not keep each other out."""
     mount = _mount(root, found)

@@ -11,11 +11,14 @@ import secrets
 
 from trainq.base import clock, files
 from trainq.base.crash import point
+from trainq.base.errors import GateBusy, NotPossible
 from trainq.domain.states import MOVES
 from trainq.store.driver import peewee
-from trainq.store.session import APPLICATION_ID, SCHEMA, storage_errors
+from trainq.store.session import APPLICATION_ID, SCHEMA, connected, require_ours, storage_errors
 
 _HERE = os.path.dirname(__file__)
+LOCKS = {"local": "flock", "shared": "posix"}
+"""The kind of lock at the gate, by mode."""
 
 
 def schema_text() -> str:
@@ -61,7 +64,7 @@ def _build(path: str, mode: str) -> None:
     facts = {
         "uuid": secrets.token_hex(16),
         "mode": mode,
-        "lock": "flock",
+        "lock": LOCKS[mode],
         "generation": "0",
         "created_at": str(clock.now()),
     }
@@ -79,3 +82,30 @@ def _sync(path: str) -> None:
         files.sync(fd, path)
     finally:
         os.close(fd)
+
+
+def convert(source: str, target: str, mode: str) -> None:
+    """Make the database of a queue one of the other mode, and give it that mode's name. Under the gate only.
+
+    Raises NotPossible when anybody has it open; then, or when killed before the rename, it is what it was.
+    """
+    try:
+        with storage_errors(source):
+            db = connected(source, "busy_timeout = 0", "locking_mode = EXCLUSIVE")
+            try:
+                connection = db.connection()
+                connection.execute("BEGIN IMMEDIATE")
+                require_ours(connection, source)
+                for k, v in (("mode", mode), ("lock", LOCKS[mode])):
+                    connection.execute("UPDATE meta SET v = ? WHERE k = ?", (v, k))
+                connection.execute("COMMIT")
+            finally:
+                db.close()
+    except GateBusy as error:
+        raise NotPossible("the queue is in use", hint="end its workers and who waits for it, then once more") from error
+    point("convert.written")
+    for left in (source + "-wal", source + "-shm"):
+        if os.path.exists(left):
+            os.unlink(left)  # nobody has it open, and all of it is in the tables
+    os.rename(source, target)
+    files.sync_directory(os.path.dirname(target))

@@ -40,13 +40,16 @@ class Mark(NamedTuple):
 class Gate:
     """One descriptor on the lock file, opened at the first need and kept.
 
-    With `is_shared` the holder's name is written through to the file server, for waiting hosts to read.
+    With `is_shared` the lock is one of POSIX: an NFS client turns every lock into such a one at the server, where a
+    flock of the server's own processes would not meet it. It is lost when this process closes any descriptor of the
+    file, so nobody else opens it while it is held. And the holder's name is written through, for waiting hosts to read.
     """
 
     def __init__(self, path: str, wait_s: float, *, is_shared: bool = False) -> None:
         self.path = path
         self.wait_s = wait_s
         self.is_shared = is_shared
+        self._lock = fcntl.lockf if is_shared else fcntl.flock
         self._fd: int | None = None
         self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(_TEXT)
 
@@ -69,7 +72,7 @@ class Gate:
     def leave(self) -> None:
         """Let the next one in."""
         if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._lock(self._fd, fcntl.LOCK_UN)
 
     def mark(self) -> Mark | None:
         """The mark, for who holds the gate; None before the first one. Raises Storage."""
@@ -113,8 +116,8 @@ class Gate:
     def _take(self, fd: int) -> bool:
         """Whether the lock is ours now. Asking for what is ours already is harmless."""
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # POSIX leaves the choice
             return False
         except OSError as error:
             raise self._no_locks(error) from error
@@ -145,7 +148,7 @@ class Gate:
         try:
             try:
                 signal.setitimer(signal.ITIMER_REAL, max(self.wait_s, 1e-4), _POLL_S)
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                self._lock(fd, fcntl.LOCK_EX)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except _OutOfPatience:

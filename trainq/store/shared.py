@@ -149,6 +149,9 @@ class _Visit:
 
     def _commit(self) -> None:
         run = self._connection.execute
+        if not self._connection.total_changes:
+            run("ROLLBACK")
+            return
         held_s = clock.boot_s() - self._entered_at
         if held_s > HOLD_S:
             run("ROLLBACK")
