@@ -75,7 +75,13 @@ class _Doctor:
         self._lock = fcntl.lockf if queue.is_shared else fcntl.flock
         self._turns = self._together = 0
         self._worst_s = 0.0
+        self._write()  # before the other one knows of it: that there is no such file would be remembered there
         self._book(self._sign_in)
+
+    def _write(self) -> None:
+        fd = os.open(f"{self._base}.{self.name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.pwrite(fd, f"{clock.now() - self.ahead_s:.6f}\n".encode().ljust(32), 0)
+        os.close(fd)
 
     def _book(self, change: Any) -> dict[str, Any]:
         """Read the book under the lock, let `change` write in it, and give back what stands there then."""
@@ -147,21 +153,14 @@ class _Doctor:
 
     def try_reading(self, other: str) -> float | None:
         """Write, and read what the other one writes, without a lock, as for the bell: how old it was when first seen."""
-        mine, theirs = f"{self._base}.{self.name}", f"{self._base}.{other}"
+        theirs = f"{self._base}.{other}"
         end = time.monotonic() + TRY_S
-        seen, worst_s = b"", None
+        seen, worst_s = _read(theirs), None
         while time.monotonic() < end:
-            fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.pwrite(fd, f"{clock.now() - self.ahead_s:.6f}\n".encode().ljust(32), 0)
-            os.close(fd)
+            self._write()
             for _ in range(5):
-                try:
-                    fd = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
-                    text = os.pread(fd, 32, 0)
-                    os.close(fd)
-                except FileNotFoundError:
-                    text = seen
-                if text != seen and text.strip():
+                text = _read(theirs)
+                if text not in (seen, b""):
                     seen = text
                     worst_s = max(worst_s or 0.0, clock.now() - self.ahead_s - float(text))
                 time.sleep(_LOOK_S)
@@ -189,3 +188,11 @@ class _Doctor:
         """Take away what is ours alone; the book stays for the other one."""
         os.close(self._fd)
         files.remove(f"{self._base}.{self.name}")
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, 32, 0)
+    finally:
+        os.close(fd)

@@ -11,6 +11,7 @@ import stat
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainq import wake
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
 from trainq.base.crash import point
@@ -202,6 +203,7 @@ def init(root: str, mode: str | None = None) -> Made:
         except FileExistsError:
             pass  # another init was faster, with the same text
     point("init.configured")
+    wake.ring(paths.bell_number)  # that there is no such file would be remembered on other hosts
     made = create(paths.database, mode=wanted)
     if not made:  # "already" is said only of a queue that can be used
         session = session_of(paths)
