@@ -278,7 +278,8 @@ class _Writing:
         try:
             connection = self._session.connection()
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(f"PRAGMA user_version = {_identify(connection)[1]}")
+            schema = connection.execute("PRAGMA user_version").fetchone()[0]
+            connection.execute(f"PRAGMA user_version = {schema}")
             connection.execute("COMMIT")
         except (sqlite3.Error, TrainqError):
             self._session.abandon()  # the storage is sick for good; the look afterwards says what it can see
