@@ -31,6 +31,7 @@ def _turns(most: int) -> tuple[str, ...]:
 
 POINTS = {
     "init": ("init.directories", "init.configured", "init.before_link", "init.linked"),
+    "convert": ("convert.written",),
     "submit": (
         "pack.written", "pack.published", "submit.after_data", "submit.before_commit", "submit.secrets_kept", *STORE,
         "submit.after_commit",
@@ -97,6 +98,17 @@ def init(tq: CrashTq, point: str) -> None:
     assert tq.submit("--", "true") == 1
     harness.check(tq)
     assert harness.ends(tq) == {1: ["done"]}
+
+
+def convert(tq: CrashTq, point: str) -> None:
+    """A queue whose conversion was killed is what it was; the next call converts it."""
+    number = tq.submit(*ONE, "--seed", "2", env=SECRET)
+    die(tq, point, "db", "convert", "--shared")
+    harness.check(tq)
+    tq.ok("db", "convert", "--shared")
+    tq.submit(*ONE, "--seed", "3", env=SECRET)
+    harness.check(tq)
+    assert [len(each) for each in harness.ends(tq).values()] == [1] * (number + 1)
 
 
 def submit(tq: CrashTq, point: str) -> None:
@@ -240,6 +252,6 @@ def prune_one(tq: CrashTq, point: str) -> None:
 FLOWS: dict[str, Callable[[CrashTq, str], None]] = {
     each.__name__: each
     for each in (
-        init, submit, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, retry, prune, orphan, prune_one
+        init, convert, submit, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, retry, prune, orphan, prune_one
     )
 }  # fmt: skip
