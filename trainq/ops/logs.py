@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trainq.ops.queue import Queue
     from trainq.store.reads import Row
 
-POLL_S = 0.1
-
 
 class Log(NamedTuple):
     """One attempt's log."""
@@ -73,10 +71,10 @@ def follow(queue: Queue, log: Log, start: int = 0, *, stderr: bool = False, one:
     news = _News(queue, log.job_id)
     while True:
         number = log.attempt
-        yield from logs.follow(log.path, start, lambda: news.is_over(number), lambda: time.sleep(POLL_S))  # noqa: B023
+        yield from logs.follow(log.path, start, lambda: news.is_over(number), lambda: time.sleep(queue.session.look_s))  # noqa: B023
         row = news.row
         while not one and row["state"] not in ENDED and row["attempt"] <= number:
-            time.sleep(POLL_S)
+            time.sleep(queue.session.look_s)
             row = news.look()
         if one or row["attempt"] <= number:
             return
@@ -88,7 +86,7 @@ def await_start(queue: Queue, words: Sequence[str]) -> None:
     """Wait until the job runs, or has ended without."""
     news = _News(queue, _one(queue, words)["id"])
     while not news.row["attempt"] and news.row["state"] not in ENDED:
-        time.sleep(POLL_S)
+        time.sleep(queue.session.look_s)
         news.look()
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainq.ops.queue import Queue
     from trainq.store.reads import Row
 
-LOOK_S = 0.05
 NO_VERDICT = 125
 TIMED_OUT = 124
 
@@ -68,7 +67,7 @@ def wait(
                 f" {', '.join(map(str, left[:5]))}",
                 hint=f"trainq status {left[0]}",
             )
-        time.sleep(LOOK_S if end is None else max(0.0, min(LOOK_S, end - time.monotonic())))
+        time.sleep(session.look_s if end is None else max(0.0, min(session.look_s, end - time.monotonic())))
 
 
 def _left(queue: Queue, ids: Sequence[int], there: Collection[str]) -> list[int]:

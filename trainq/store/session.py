@@ -88,6 +88,10 @@ class Session(Protocol):
     def is_cheap(self) -> bool:
         """Whether a look costs next to nothing; if not, who waits for news goes by the bell alone."""
 
+    @property
+    def look_s(self) -> float:
+        """How long who waits for news sleeps between two looks at `changes`."""
+
     def reading(self) -> AbstractContextManager[Transaction]:
         """`with session.reading() as tx:` one consistent view."""
 
@@ -114,6 +118,7 @@ class LocalSession:
     """One process's session with a queue on a local disk."""
 
     is_cheap = True
+    look_s = 0.05
 
     def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
         self.database = database

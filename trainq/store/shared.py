@@ -31,6 +31,7 @@ class SharedSession:
     """One process's sessions with a queue on a network file system. One at a time."""
 
     is_cheap = False
+    look_s = 1.0
 
     def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
         self.database = database
