@@ -1,0 +1,135 @@
+"""`python -m tests.nfs.figures`: what a queue for several hosts costs, as ratios, and a storm of kills over three hosts.
+
+Run in the lab, whose processor is emulated: only what stands in one run is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from nfs import lab
+from nfs.lab import HOSTS, MOUNT, until
+
+BARE = """
+import fcntl, os, sqlite3, sys, time
+lock = os.open("{dir}/bare.lock", os.O_RDWR | os.O_CREAT)
+def turn():
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    db = sqlite3.connect("{dir}/bare.sqlite", isolation_level=None)
+    db.execute("PRAGMA locking_mode = EXCLUSIVE"); db.execute("PRAGMA journal_mode = WAL")
+    db.execute("CREATE TABLE IF NOT EXISTS t(n)"); db.execute("INSERT INTO t VALUES(1)"); db.close()
+    fcntl.lockf(lock, fcntl.LOCK_UN)
+"""
+OURS = """
+import sys, time
+from trainq.ops.queue import open_queue
+session = open_queue("{root}").session
+def turn():
+    with session.writing() as tx:
+        tx.rows("UPDATE queue SET quick_failures = 0 WHERE name = 'bench'")
+        tx.rows("INSERT OR REPLACE INTO queue(name) VALUES('bench')")
+"""
+LOOP = """
+n, end = 0, time.monotonic() + {seconds}
+while time.monotonic() < end:
+    turn(); n += 1
+print(n)
+"""
+
+
+def main() -> None:
+    version = os.environ.get("TRAINQ_TEST_NFS", "4.2")
+    if os.environ.get("TRAINQ_TEST_NFS_KEEP") != "1" or lab.on("h1", "true").code:
+        lab.boot(version)
+    queue = lab.Queue(f"figures-{os.getpid()}")
+    queue.env["TRAINQ_TIMES_HEARTBEAT"] = "10s"
+    queue.env["TRAINQ_TIMES_ZOMBIE_AFTER"] = "300s"
+    queue.env["TRAINQ_TIMES_HOLDER_LIMIT"] = "240s"
+    lab.on("h1", "trainq", "init", queue.root)
+    print(f"NFS {version}")
+    count_calls(queue)
+    count_sessions(queue)
+    queue.end()
+    storm(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+
+
+def count_calls(queue: lab.Queue) -> None:
+    """Calls to the file server of a submit, a look, and a worker with one job and without."""
+    queue.submit("h1", "--", "true")
+    for what, words in (
+        ("submit", ("submit", "--", "true")), ("status", ("status",)), ("cancel", ("cancel", "last")),
+        ("worker, one job", ("worker", "--once")), ("worker, none", ("worker", "--queue", "default", "--until", "idle")),
+    ):  # fmt: skip
+        if what == "worker, none":
+            queue("h2", "cancel", "--state", "pending")
+        before = lab.rpcs("h2")
+        queue("h2", *words)
+        spent = lab.spent(before, lab.rpcs("h2"))
+        print(f"{what}: {sum(spent.values())} calls: " + ", ".join(f"{n} {name}" for name, n in sorted(spent.items())))
+
+
+def count_sessions(queue: lab.Queue, seconds: int = 15) -> None:
+    """Writing sessions a second of 1, 3 and 6 clients, against a bare loop of lock, open, commit and close."""
+    directory = f"{MOUNT}/bare-{os.getpid()}"
+    lab.on("h1", "mkdir", directory)
+    for clients in (1, 3, 6):
+        rates = {}
+        for name, code in (("bare", BARE.format(dir=directory)), ("ours", OURS.format(root=queue.root))):
+            whole = code + LOOP.format(seconds=seconds)
+            with ThreadPoolExecutor(clients) as pool:
+                done = list(pool.map(lambda n, text=whole: lab.on(HOSTS[n % 3], "python3", "-c", text), range(clients)))
+            counts = [int(one.out) for one in done]
+            rates[name] = sum(counts) / seconds
+            print(f"{clients} clients, {name}: {rates[name]:.1f}/s, shares {min(counts)} to {max(counts)}")
+        print(f"{clients} clients: {rates['ours'] / rates['bare']:.2f} x of bare")
+
+
+def storm(jobs: int) -> None:
+    """So many jobs over 3 hosts and 6 workers, with kill -9 of workers and trainings at random: none lost, none double."""
+    queue = lab.Queue(f"storm-{os.getpid()}")
+    queue.env["TRAINQ_LIMITS_MAX_ATTEMPTS"] = "1000"
+    lab.on("h1", "trainq", "init", queue.root)
+    trail = lab.put_trail()
+    lines = "\n".join(
+        f'{{"argv": ["python3", "{trail}", "1"], "retries": 1000, "retry_on": ["signal"], "backoff": "0s"}}'
+        for _ in range(jobs)
+    )
+    lab.sh(f"cat > /srv/q/storm.jsonl <<'END'\n{lines}\nEND")
+    acknowledged = queue.ok("h1", "submit", "--from", f"{MOUNT}/storm.jsonl").out.split()
+    dice, kills, begin = random.Random(7), 0, time.monotonic()
+    running: dict[tuple[str, int], object] = {}
+    while True:
+        for host in HOSTS:
+            for n in range(2):
+                process = running.get((host, n))
+                if process is None or process.poll() is not None:  # type: ignore[attr-defined]
+                    running[host, n] = queue.start(host, "worker", "--slots", "1", "--until", "empty", "-q")
+        time.sleep(dice.uniform(2, 5))
+        counts = queue.ok("h1", "status", "--summary", "--json").json["counts"]
+        if not counts["pending"] + counts["running"] + counts["held"]:
+            break
+        host, what = dice.choice(HOSTS), dice.choice(("trainq.*worker", "trail.py", "start_keepers"))
+        kills += lab.on(host, "pkill", "-9", "-o" if what != "trail.py" else "-n", "-f", what).code == 0
+        if dice.random() < 0.2:
+            queue(dice.choice(HOSTS), "prune")
+        assert time.monotonic() - begin < 3000
+    states = queue.ok("h1", "status", "--all", "--limit", "100000", "--json").json["items"]
+    lost = {int(number) for number in acknowledged} - {job["id"] for job in states if job["state"] == "done"}
+    double = [number for number in acknowledged if not lab.are_apart(lab.spans(int(number)))]
+    attempts = sum(job["attempt"]["n"] for job in states)
+    print(
+        f"storm: {jobs} jobs, {attempts} attempts, {kills} kills in {time.monotonic() - begin:.0f} s:"
+        f" lost {len(lost)}, computed twice at once {len(double)}"
+    )
+    until(lambda: "trail.py" not in "".join(lab.on(host, "ps", "-ef").out for host in HOSTS))
+    queue.end()
+
+
+if __name__ == "__main__":
+    main()

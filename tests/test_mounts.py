@@ -1,0 +1,180 @@
+"""What a mount is told by: recorded lines of mountinfo, and real mounts where they can be made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+
+import pytest
+
+from trainq.base import mounts
+from trainq.base.errors import NotPossible, UnsafeMount
+from trainq.ops import queue as queues
+from trainq.ops.queue import init, open_queue
+
+LINES = {
+    "nfs4": (
+        ("41 28 0:43 / /data rw,relatime shared:1 - nfs4 server:/ rw,vers=4.2,rsize=1048576,namlen=255,hard,proto=tcp,timeo=600,"
+        "retrans=2,sec=sys,clientaddr=10.0.0.7,local_lock=none,addr=10.0.0.1"),
+        True, None,
+    ),
+    "nfs3 without a lock manager": (
+        "41 28 0:43 / /data rw - nfs server:/export rw,vers=3,hard,nolock,proto=tcp,mountport=0,local_lock=all,addr=10.0.0.1",
+        True, "nolock",
+    ),
+    "nfs3, locks kept at home": (
+        "41 28 0:43 / /data rw - nfs server:/export rw,vers=3,hard,local_lock=flock,addr=10.0.0.1", True, "local_lock=flock",
+    ),
+    "nfs4 without close-to-open": ("41 28 0:43 / /d rw - nfs4 s:/ rw,vers=4.1,nocto,local_lock=none", True, "nocto"),
+    "cifs": ("55 28 0:50 / /d rw - cifs //nas/share rw,vers=3.1.1,cache=strict,username=me", True, None),
+    "cifs without byte locks": ("55 28 0:50 / /d rw - cifs //nas/share rw,vers=3.0,nobrl", True, "nobrl"),
+    "cifs, loose": ("55 28 0:50 / /d rw - cifs //nas/share rw,cache=loose", True, "cache=loose"),
+    "sshfs": ("60 28 0:52 / /d rw,nosuid,nodev - fuse.sshfs me@host:/srv rw,user_id=1000,group_id=1000", True, None),
+    "some program": ("60 28 0:52 / /d rw - fuse.mystery src rw,user_id=0", True, None),
+    "ntfs": ("60 28 8:17 / /d rw - fuseblk /dev/sdb1 rw,user_id=0,group_id=0,allow_other", False, None),
+    "lustre": ("61 28 0:53 / /scratch rw - lustre 10.1.1.1@tcp:/fs rw,flock,lazystatfs", True, None),
+    "lustre, locks at home": ("61 28 0:53 / /scratch rw - lustre 10.1.1.1@tcp:/fs rw,localflock", True, "localflock"),
+    "gpfs": ("62 28 0:54 / /gpfs rw - gpfs gpfs0 rw,mtime,relatime", True, None),
+    "beegfs": ("63 28 0:55 / /beegfs rw - beegfs beegfs_nodev rw,cfgFile=/etc/beegfs/beegfs-client.conf", True, None),
+    "ceph": ("64 28 0:56 / /ceph rw - ceph 10.0.0.1:6789:/ rw,name=admin,secret=<hidden>,acl", True, None),
+    "9p": ("65 28 0:57 / /host rw - 9p share rw,access=client,trans=virtio", True, None),
+    "9p, loose": ("65 28 0:57 / /host rw - 9p share rw,cache=loose,trans=virtio", True, "cache=loose"),
+    "virtiofs": ("66 28 0:58 / /host rw - virtiofs share rw", True, None),
+    "afs": ("67 28 0:59 / /afs rw - afs none rw", True, None),
+    "ext4": ("28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro", False, None),
+    "btrfs": ("28 1 0:30 /root / rw shared:1 - btrfs /dev/nvme0n1p2 rw,ssd,subvolid=256,subvol=/root", False, None),
+    "tmpfs": ("30 28 0:25 / /dev/shm rw,nosuid - tmpfs tmpfs rw,size=1g", False, None),
+    "several optional fields": ("30 28 0:25 / /x rw shared:1 master:2 propagate_from:3 - nfs4 s:/ rw", True, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_recorded_mounts(name):
+    """DESIGN 4: who may see the files, and which option keeps hosts from seeing each other's locks or writes."""
+    line, is_network, option = LINES[name]
+    mount = mounts.parsed(line)
+    assert mount.is_network == is_network
+    assert (mount.fault is None) == (option is None)
+    if option is not None:
+        assert mount.fault.startswith(f"{option}: ")
+        with pytest.raises(UnsafeMount, match=f"mounted with {option}: .*mount it"):
+            mounts.require_honest("/data", mount)
+
+
+def test_names_with_spaces():
+    mount = mounts.parsed(r"41 28 0:43 / /my\040data rw - cifs //nas/our\040share rw")
+    assert mount.source == "//nas/our share"
+
+
+@contextlib.contextmanager
+def mounted(*words):
+    done = subprocess.run(["mount", *map(str, words)], capture_output=True)
+    if done.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", words[-1]], check=True)
+
+
+def test_a_bind_mount_is_what_it_binds(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with mounted("-t", "tmpfs", "-o", "size=1m", "inner", tmp_path / "a"):
+        (tmp_path / "a" / "q").mkdir()
+        with mounted("--bind", tmp_path / "a" / "q", tmp_path / "b"):
+            assert mounts.mount_of(str(tmp_path / "b"))[:2] == ("tmpfs", "inner")
+
+
+def test_what_is_mounted_over_is_not_seen(tmp_path):
+    with mounted("-t", "tmpfs", "below", tmp_path), mounted("-t", "tmpfs", "above", tmp_path):
+        assert mounts.mount_of(str(tmp_path)).source == "above"
+
+
+def test_an_overlay_is_where_it_writes(tmp_path, monkeypatch):
+    """An overlay over a network file system is none of this host's disks."""
+    with mounted("-t", "tmpfs", "disk", tmp_path):
+        for name in ("lower", "upper", "work", "all"):
+            (tmp_path / name).mkdir()
+        options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+        with mounted("-t", "overlay", "-o", options, "overlay", tmp_path / "all"):
+            assert mounts.mount_of(str(tmp_path / "all")).kind == "overlay"
+            assert not mounts.mount_of(str(tmp_path / "all")).is_network
+            monkeypatch.setattr(mounts, "REMOTE", frozenset(("tmpfs",)))
+            assert mounts.mount_of(str(tmp_path / "all")).kind == "tmpfs"
+
+
+def test_what_cannot_be_told_is_unknown():
+    assert mounts.mount_of("/nonexistent/place") == mounts.UNKNOWN
+    assert not mounts.UNKNOWN.is_network
+    with pytest.raises(ValueError, match=r"is not in list"):
+        mounts.parsed("41 28 0:43 / /data rw nfs4")
+
+
+def test_a_disk_is_not_asked_for(tmp_path):
+    """A device of its own number belongs to this host: no command reads the list of mounts for it."""
+    assert mounts.may_be_network(os.stat("/proc"))
+    if os.major(os.stat(tmp_path).st_dev):
+        assert not mounts.may_be_network(os.stat(tmp_path))
+
+
+# the mode of a queue -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen_as(monkeypatch):
+    """Let every root lie on such a mount."""
+
+    def see(line):
+        monkeypatch.setattr(queues, "_mount", lambda _path, _found: None if line is None else mounts.parsed(line))
+
+    see(None)
+    return see
+
+
+def test_init_goes_by_the_file_system(tmp_path, seen_as):
+    """DESIGN 4: local on a disk, shared on a network file system, and as asked for where that can be."""
+    assert init(str(tmp_path / "disk"))[1:] == ("local", True)
+    assert init(str(tmp_path / "asked"), "shared")[1:] == ("shared", True)
+    seen_as(LINES["nfs4"][0])
+    assert init(str(tmp_path / "net"))[1:] == ("shared", True)
+    assert init(str(tmp_path / "net"))[1:] == ("shared", False)
+    with pytest.raises(UnsafeMount, match="other hosts see it"):
+        init(str(tmp_path / "no"), "local")
+    seen_as(LINES["some program"][0])
+    assert init(str(tmp_path / "unknown"))[1:] == ("shared", True)
+    assert init(str(tmp_path / "mine"), "local")[1:] == ("local", True)
+    assert not open_queue(str(tmp_path / "mine")).is_shared
+    seen_as(LINES["nfs3 without a lock manager"][0])
+    with pytest.raises(UnsafeMount, match="nolock"):
+        init(str(tmp_path / "bad"))
+    assert not (tmp_path / "bad" / "bell").exists()
+
+
+def test_the_mode_of_a_queue_stays(tmp_path, seen_as):
+    """init of the other mode names the command that changes it."""
+    init(str(tmp_path / "q"))
+    with pytest.raises(NotPossible, match="already a local queue") as caught:
+        init(str(tmp_path / "q"), "shared")
+    assert caught.value.hint.endswith("db convert --shared")
+    assert open_queue(str(tmp_path / "q")).session.is_cheap
+
+
+def test_a_queue_for_one_host_is_refused_through_a_network(tmp_path, seen_as):
+    root = str(tmp_path / "q")
+    init(root)
+    seen_as(LINES["nfs4"][0])
+    with pytest.raises(UnsafeMount, match="for one host's disk, seen here through nfs4") as caught:
+        open_queue(root)
+    assert f"trainq --root {root} db convert --shared" in caught.value.hint
+    seen_as(None)
+    assert queues.convert(root, "shared").made
+    seen_as(LINES["nfs4"][0])
+    assert open_queue(root).is_shared
+    assert not open_queue(root).hears_all
+    seen_as(LINES["nfs4 without close-to-open"][0])
+    with pytest.raises(UnsafeMount, match="nocto"):
+        open_queue(root)
+    with pytest.raises(UnsafeMount):
+        queues.convert(root, "local")
