@@ -300,6 +300,25 @@ def test_submit_and_wait(run_trainq):
         assert run_trainq("submit", "-f", "--json", "--", "true").code == 2
 
 
+@pytest.mark.parametrize("how", [("--wait", "--exit-code", "job"), ("-f",)])
+def test_what_is_for_one_job_stores_none_of_two(run_trainq, how):
+    """E09: exit 2 is said before anything is stored."""
+    two = b'{"argv": ["true"]}\n{"argv": ["true"]}\n'
+    refused = run_trainq("submit", "--from", "-", *how, stdin=two, timeout=20)
+    assert (refused.code, refused.out) == (2, "")
+    assert "one job" in refused.err
+    assert run_trainq.ok("status", "--all", "--json").json["total"] == 0
+
+
+def test_an_own_status_of_several_is_refused_at_once(run_trainq):
+    """E09: `wait --exit-code job` is for one job, and says so before they have ended."""
+    run_trainq.ok("submit", "--from", "-", stdin=b'{"argv": ["true"]}\n{"argv": ["true"]}\n')
+    for words in (("1,2",), ("1", "9"), ("--state", "pending"), ("--state", "errored")):
+        refused = run_trainq("wait", *words, "--exit-code", "job", timeout=20)
+        assert refused.code == 2, words
+        assert "one job" in refused.err
+
+
 def test_cancel_says_what_it_did_to_each(run_trainq):
     """Q30, Q32: at once, "already" the second time, and an ended one is passed over in a list."""
     run_trainq.ok("submit", "--", "true")

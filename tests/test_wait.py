@@ -10,7 +10,7 @@ from store_builders import new_job, put
 
 from trainq.base.errors import TimedOut
 from trainq.ops.queue import open_queue
-from trainq.ops.wait import wait
+from trainq.ops.wait import job_code, wait
 from trainq.store import jobs
 
 MANY = 1100
@@ -92,3 +92,29 @@ def test_too_late_names_what_is_left(queue):
     cancel(queue, *range(2, MANY))
     with pytest.raises(TimedOut, match=f"2 of {MANY} jobs after 0.1 s: 1, {MANY}"):
         wait(queue, [f"1-{MANY}"], timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "exit_code", "signal", "code"),
+    [
+        ("done", None, 0, None, 0),
+        ("errored", "exit", 3, None, 3),
+        ("errored", "import", 1, None, 1),
+        ("errored", "oom", 3, None, 3),
+        ("errored", "oom", None, 9, 137),
+        ("errored", "signal", None, 15, 143),
+        ("errored", "requeue_loop", 75, None, 75),
+        ("errored", "spawn", 127, None, 127),
+        ("errored", "spawn", None, None, 125),
+        ("errored", "timeout", None, 15, 124),
+        ("errored", "stalled", None, 15, 125),
+        ("errored", "model", 0, None, 125),
+        ("errored", "store", 0, None, 125),
+        ("errored", "poison", None, 9, 125),
+        ("canceled", "user", 0, None, 125),
+    ],
+)
+def test_the_own_status_of_each_end(state, reason, exit_code, signal, code):
+    """E09: what the program itself ended with, whatever its reason is called; all else is 124 or 125."""
+    row = {"state": state, "reason": reason, "exit_code": exit_code, "signal": signal}
+    assert job_code(row) == code

@@ -144,10 +144,19 @@ def run(line: Line, given: dict[str, Any]) -> Any:
         if words or line.tail or extras["shell"] or extras["param"] or any(given.values()):
             raise Usage("--from names everything itself: no type, command or option of a job beside it")
         requests = _lines(extras["from_"])
+    _refuse_many(extras, len(requests))
     from trainq.ops.submit import submit
 
     done = submit(queue, requests)
     return _answer(queue, line, done, extras, _absent(requests))
+
+
+def _refuse_many(extras: dict[str, Any], jobs: int) -> None:
+    """What is for one job is refused for more, before anything is stored. Raises Usage."""
+    if jobs > 1 and extras["wait"] and extras["exit_code"] == "job":
+        raise Usage(f"--exit-code job is for one job, not {jobs}")
+    if jobs > 1 and extras["follow"]:
+        raise Usage(f"-f follows one job, not {jobs}")
 
 
 def _read(given: dict[str, Any]) -> dict[str, Any]:
@@ -296,11 +305,6 @@ def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> 
             printer.note(text)
 
     words = [str(number) for number in answer.ids]
-    own = extras["exit_code"] == "job"
-    if own and len(words) > 1:
-        raise Usage("--exit-code job is for one job")
-    if extras["follow"] and len(words) > 1:
-        raise Usage("-f follows one job")
     line.awaited = answer.ids
     tell([*answer.notes, *_unserved(queue, answer.ids)])
     answer = answer._replace(notes=())
@@ -311,7 +315,7 @@ def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> 
         printer.show(answer, line)
     rows = wait(queue, words).rows
     tell(told(rows))
-    code = verdict(rows, own=own)
+    code = verdict(rows, own=extras["exit_code"] == "job")
     if not line.json:
         return Silence(code)
     jobs = {job["id"]: job for job in query.chosen(queue, words, full=True).jobs}

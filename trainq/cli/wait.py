@@ -15,6 +15,7 @@ from trainq.domain.states import ENDED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trainq.ops.select import Selected
     from trainq.store.reads import Row
 
 TAKES_FILTERS = True
@@ -43,12 +44,12 @@ def run(
     queue = line.open_queue()
     which = line.filter() if line.filters else EVERYTHING
 
-    def go_on(ids: list[int]) -> None:
-        line.awaited = ids
+    def go_on(found: Selected) -> None:
+        if exit_code == "job" and (len(found.ids) != 1 or found.unknown):
+            raise Usage(f"--exit-code job is for one job, not {len(found.ids) + len(found.unknown)}")
+        line.awaited = found.ids
 
     found = wait(queue, selectors or [], which, state=for_, any_=any_, timeout_s=timeout_s, on_found=go_on)
-    if exit_code == "job" and (len(found.rows) != 1 or found.unknown):
-        raise Usage(f"--exit-code job is for one job, not {len(found.rows)}")
     code = 7 if found.unknown else verdict(found.rows, own=exit_code == "job")
     return _answer(queue, found.rows, found.unknown, code, full=line.json)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
+    from trainq.ops.select import Selected
     from trainq.store.reads import Row
 
 NO_VERDICT = 125
@@ -31,18 +32,18 @@ class Waited(NamedTuple):
 def wait(
     queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, state: str = "ended", any_: bool = False,
     timeout_s: float | None = None, on_look: Callable[[list[Row]], None] | None = None,
-    on_found: Callable[[list[int]], None] = lambda _ids: None,
+    on_found: Callable[[Selected], None] = lambda _found: None,
 ) -> Waited:  # fmt: skip
     """Wait until all (`any_`: one) of the selected jobs have ended, or (`state="running"`) have started.
 
-    Pruned jobs have ended. `on_found` hears once which jobs are waited for, `on_look` is called at each look with the
-    rows of all, as they were after the last commit. Raises NotFound, TimedOut.
+    Pruned jobs have ended. `on_found` hears once which jobs are waited for, before any wait; `on_look` is called at each
+    look with the rows of all, as they were after the last commit. Raises NotFound, TimedOut.
     """
     session = queue.session
     end = None if timeout_s is None else time.monotonic() + timeout_s
     with session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
-    on_found(found.ids)
+    on_found(found)
     there = (*ENDED, "running") if state == "running" else ENDED
     seen = -1
     left: Sequence[int] = found.ids
@@ -85,6 +86,10 @@ def _rows(queue: Queue, ids: Sequence[int]) -> list[Row]:
         return rows + reads.past(tx, [number for number in ids if number not in there])
 
 
+OWN_ENDS = ("exit", "signal", "spawn", "import", "oom", "requeue_loop")
+"""The reasons of ends that are the program's own, or its failed start, and not somebody's verdict on it."""
+
+
 def job_code(row: Row) -> int:
     """The exit status that tells exactly how a job ended: its own code, 128+N for signal N, 124 for its time limit,
     126 and 127 for a program that cannot be executed or is not there, 125 for every other end."""
@@ -92,7 +97,7 @@ def job_code(row: Row) -> int:
         return 0
     if row["reason"] == "timeout":
         return TIMED_OUT
-    if row["state"] != "errored" or row["reason"] not in ("exit", "signal", "spawn", "import"):
+    if row["state"] != "errored" or row["reason"] not in OWN_ENDS:
         return NO_VERDICT
     if row["signal"] is not None:
         return 128 + int(row["signal"])
