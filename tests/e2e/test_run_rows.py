@@ -165,6 +165,24 @@ def test_import_error_is_errored_at_once(tq, how):
     assert job["attempt"]["n"] == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "job.progress(step=5000)",
+        "job.progress(message='epoch 3')",
+        "job.progress(0.5)",
+        "job.metric(loss=0.1)",
+        "job.checkpoint.save(b'x')",
+    ],
+)
+def test_import_error_after_any_word_is_an_exit(tq, said):
+    """Q25: a training that has told anything of how far it is was imported before."""
+    job = tq.submit("--", "python", "-c", f"from trainq import job; {said}; import no_such_module")
+    tq("worker", "--until", "empty")
+    assert (tq.job(job)["state"], tq.job(job)["reason"]) == ("errored", "exit")
+    assert "before any progress" not in tq.job(job)["result"]["error"]
+
+
 def test_import_error_is_retried_when_asked(tq):
     """Q25: --retry-on import retries it."""
     tq.types('[types.broken]\ncall = "no_such_module:train"\n')

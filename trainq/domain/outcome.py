@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     signal: int | None
     stopped_for: str | None  # canceled, timeout, stalled or drained when the worker ended it
     limit_s: float | None
-    spoke: bool  # it had reported progress or a metric
+    spoke: bool  # it had reported progress or a metric, or saved
     log_end: str
     run_s: float = QUICK_S
     saved: bool = False  # it had committed a checkpoint

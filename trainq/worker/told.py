@@ -42,8 +42,10 @@ class Told:
 
     @property
     def is_any(self) -> bool:
-        """Whether it has reported how far it came or how good it is."""
-        return bool(self.metrics) or self.progress.fraction is not None
+        """Whether it has reported how far it came or how good it is, or has saved."""
+        said = self.progress
+        is_on = any(value is not None for value in (said.fraction, said.step, said.note))
+        return is_on or bool(self.metrics) or self.has_saved or bool(self.saves)
 
     def hear(self, message: dict[str, Any]) -> None:
         """What the job said through the channel."""
