@@ -41,6 +41,11 @@ def sets_on_disk(tq) -> list[str]:
     return sorted(os.listdir(os.path.join(tq.root, "data")))
 
 
+def files_of(root: Path) -> list[Path]:
+    """All below the root but what SQLite keeps beside its file while it is open."""
+    return sorted(path for path in root.rglob("*") if not path.name.startswith("queue.sqlite-"))
+
+
 def large(tq, name: str) -> Path:
     """A training set that is too large for its column."""
     path = tq.dir / name
@@ -96,6 +101,41 @@ def test_young_jobs_stay(tq):
     assert sorted(item["id"] for item in shown["items"]) == sorted(ended)
     assert len(tq.jobs()) == 3
     assert len(sets_on_disk(tq)) == 1
+
+
+def test_what_would_go_is_what_goes(tq):
+    """Q42: `--dry-run` counts each kind of thing that a pass deletes, and deletes none of it."""
+    done, _, _ = three_ended(tq)
+    tq.ok("prune", "--older-than", "0s")  # its training set is younger than the grace of files
+    back_date(tq, 91 * 24)
+    root = Path(tq.root)
+    for directory in (f"runs/{done}/1/.unpacked", "runs/99/1", "models/ok/@7", "models/.staging/99-1-ab"):
+        (root / directory).mkdir(parents=True)
+        (root / directory / "left").touch()
+    for file in ("specs/nobody.1.env", f"data/{'a' * 64}.zst", ".new-left"):
+        (root / file).touch()
+    connection = sqlite3.connect(root / "queue.sqlite")
+    connection.execute("UPDATE worker SET ended_at = ended_at - 1e7, heartbeat_at = heartbeat_at - 1e7")
+    connection.commit()
+    connection.close()
+    before = files_of(root)
+    shown = tq.ok("prune", "--dry-run", "--json", env=NO_GRACE).json
+    assert files_of(root) == before
+    assert len(tq.history(done)) > 0
+    assert tq.ok("prune", "--json", env=NO_GRACE).json["removed"] == shown["removed"]
+    assert set(shown["removed"]) == {
+        "training sets", "files of training sets", "orphaned models", "unpublished models", "unpacked training sets",
+        "run directories", "kept variables", "temporary files", "histories", "workers",
+    }  # fmt: skip
+    assert tq.ok("prune", "--dry-run", "--json", env=NO_GRACE).json["removed"] == {"unpublished models": 1}
+
+
+def test_a_named_job_that_would_go_keeps_its_run(tq):
+    """Q42: with a selector too."""
+    done, _, _ = three_ended(tq)
+    shown = tq.ok("prune", done, "--dry-run", "--json").json
+    assert shown["removed"] == {"run": 1}
+    assert tq.ok("prune", done, "--json").json["removed"] == shown["removed"]
 
 
 def test_a_named_job_goes_at_once_with_its_logs(tq):

@@ -72,7 +72,7 @@ def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHIN
     gone = work.retire([row["id"] for row in rows if row["state"] in ENDED and row["id"] not in denied])
     point("prune.selected")
     for number in gone:
-        work.attempt_to("run", work.drop_run, number)
+        work.attempt_to("run", work.drop_run, number, due=work.has_run)
     left = [row["id"] for row in rows if row["id"] not in {*gone, *denied}]
     with session.reading() as tx:  # once more: what was retried meanwhile is refused for what it is now
         states = {row["id"]: row["state"] for row in reads.jobs(tx, left)}
@@ -122,10 +122,12 @@ class _Pass:
         if n:
             self.removed[what] = self.removed.get(what, 0) + n
 
-    def attempt_to(self, what: str, step: Callable[..., bool], *values: object) -> None:
-        """Do one deletion; what fails is left for the next pass."""
+    def attempt_to(
+        self, what: str, step: Callable[..., bool], *values: object, due: Callable[..., bool] = lambda *_: True
+    ) -> None:
+        """Do one deletion, or with `dry_run` only ask whether it is due; what fails is left for the next pass."""
         try:
-            if step(*values):
+            if due(*values) if self.dry_run else step(*values):
                 self.count(what)
         except (TrainqError, OSError) as error:
             self.trouble.append(f"{what}: {error}")
@@ -171,11 +173,15 @@ class _Pass:
 
     def old_history(self, _before: float) -> None:
         """History and workers past their age (not that of files), and free pages."""
+        old = self.now - self.keep.history
         if self.dry_run:
+            with self.session.reading() as tx:
+                self.count("histories", pruning.old_past(tx, old))
+                self.count("workers", pruning.old_workers(tx, self.now - WORKER_AGE_S))
             return
         while True:
             with self.session.writing() as tx:
-                gone = pruning.forget_past(tx, self.now - self.keep.history)
+                gone = pruning.forget_past(tx, old)
             self.count("histories", gone)
             if gone < pruning.BATCH:
                 break
@@ -189,7 +195,7 @@ class _Pass:
         """Training sets that no job names: the row first, the file after the commit, under the gate."""
         while True:
             with self.session.reading() as tx:
-                found = pruning.unnamed_data(tx, before)
+                found = pruning.unnamed_data(tx, before, -1 if self.dry_run else pruning.BATCH)
             if self.dry_run or not found:
                 self.count("training sets", len(found))
                 break
@@ -198,16 +204,21 @@ class _Pass:
                 pruning.forget_data(tx, [data_id for data_id, _, _ in found])
             self.count("training sets", len(found))
             point("prune.data_forgotten")
+        going = {sha256 for _, sha256, _ in found}  # of a dry run: the rows are there still
         for kept in datasets.kept(self.paths):
-            if kept.written_at <= before and not self.dry_run:
-                self.attempt_to("files of training sets", self._drop_data, kept, before)
+            if kept.written_at <= before:
+                due = self._is_unnamed if kept.sha256 not in going else lambda *_: True
+                self.attempt_to("files of training sets", self._drop_data, kept, before, due=due)
+
+    def _is_unnamed(self, kept: datasets.Kept, _before: float) -> bool:
+        with self.session.reading() as tx:
+            return kept.sha256 is None or not pruning.data_is_named(tx, kept.sha256)
 
     def _drop_data(self, kept: datasets.Kept, before: float) -> bool:
         if kept.sha256 is None:
             return files.remove(kept.path)
-        with self.session.reading() as tx:
-            if pruning.data_is_named(tx, kept.sha256):
-                return False
+        if not self._is_unnamed(kept, before):
+            return False
         with self.session.writing() as tx:  # under the gate: a submit that is about to name it looks there too
             is_needed = pruning.data_is_named(tx, kept.sha256) or not self._is_before(kept.path, before)
             return not is_needed and datasets.drop(self.paths, kept.sha256)
@@ -216,8 +227,8 @@ class _Pass:
         """Directories that no row names go aside; `@latest` points to the newest row."""
         for key in list(models.walk_keys(self.paths)):
             for version in models.versions_on_disk(self.paths, key):
-                if self._is_before(self.paths.version(key, version), before) and not self.dry_run:
-                    self.attempt_to("orphaned models", self._put_aside, key, version)
+                if self._is_before(self.paths.version(key, version), before):
+                    self.attempt_to("orphaned models", self._put_aside, key, version, due=self._is_orphan)
             with self.session.reading() as tx:
                 newest = model_rows.one(tx, key, None)
             if not self.dry_run and models.latest_on_disk(self.paths, key) != (newest and newest["version"]):
@@ -235,10 +246,13 @@ class _Pass:
         except FileNotFoundError:
             return False
 
-    def _put_aside(self, key: str, version: int) -> bool:
+    def _is_orphan(self, key: str, version: int) -> bool:
         with self.session.reading() as tx:
-            if model_rows.is_named(tx, key, version):
-                return False
+            return not model_rows.is_named(tx, key, version)
+
+    def _put_aside(self, key: str, version: int) -> bool:
+        if not self._is_orphan(key, version):
+            return False
         with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
             if model_rows.is_named(tx, key, version):
                 return False
@@ -255,8 +269,7 @@ class _Pass:
                 kept = is_kept_result(tx, left)
             if kept and left.changed_at > self.now - self.keep.runs:
                 continue
-            if not self.dry_run:
-                self.attempt_to("unpublished models", models.discard, self.paths, left.path)
+            self.attempt_to("unpublished models", models.discard, self.paths, left.path)
 
     def old_runs(self, before: float) -> None:
         """Run directories: while the job has a row, then `[keep] runs` from its end."""
@@ -266,7 +279,7 @@ class _Pass:
                     continue
                 past = reads.past(tx, [number])
             ended = past[0]["ended_at"] + self.keep.runs if past else self._changed_at(number)
-            if ended <= (self.now if past else before) and not self.dry_run:
+            if ended <= (self.now if past else before):
                 self.attempt_to("run directories", self.drop_run, number)
 
     def unpacked_data(self, _before: float) -> None:
@@ -275,7 +288,7 @@ class _Pass:
         with self.session.reading() as tx:
             running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
         for job, attempt, directory in found:
-            if (job, attempt) not in running and not self.dry_run:
+            if (job, attempt) not in running:
                 self.attempt_to("unpacked training sets", files.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
@@ -284,22 +297,23 @@ class _Pass:
         except FileNotFoundError:
             return self.now
 
+    def has_run(self, number: int) -> bool:
+        return os.path.lexists(self.paths.run(number))
+
     def drop_run(self, number: int) -> bool:
-        return not self.dry_run and runs.remove_run(self.paths, number)
+        return runs.remove_run(self.paths, number)
 
     def ended_secrets(self, before: float) -> None:
         """Kept variables: of jobs that have ended whatever their age, of those that never came to be after their age."""
-        if self.dry_run:
-            return
         for uid in secrets.kept(self.paths):
-            self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid, before)
+            self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid, before, due=secrets.is_due)
 
     def temporary_files(self, before: float) -> None:
         """What a crash left under a temporary name, where no other step looks."""
         for directory in (self.paths.root, self.paths.specs):
             for name, kind in files.listed(directory):
                 path = os.path.join(directory, name)
-                if kind == "file" and files.is_temporary(name) and self._is_before(path, before) and not self.dry_run:
+                if kind == "file" and files.is_temporary(name) and self._is_before(path, before):
                     self.attempt_to("temporary files", files.remove, path)
 
 

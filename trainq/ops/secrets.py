@@ -44,16 +44,21 @@ def is_needed(tx: Transaction, paths: Paths, uid: str, before: float | None) -> 
         return True
 
 
+def is_due(session: Session, paths: Paths, uid: str, before: float | None = None) -> bool:
+    """Whether `drop` would delete them."""
+    if not os.path.lexists(paths.secret(uid)):
+        return False
+    with session.reading() as tx:
+        return not is_needed(tx, paths, uid, before)
+
+
 def drop(session: Session, paths: Paths, uid: str, before: float | None = None) -> bool:
     """Delete the kept variables of a job that does not wait or run; false if there were none, or it does.
 
     Those of a call that is not known go only if written before `before`. Raises the errors of sick storage.
     """
-    if not os.path.lexists(paths.secret(uid)):
+    if not is_due(session, paths, uid, before):
         return False
-    with session.reading() as tx:
-        if is_needed(tx, paths, uid, before):
-            return False
     with session.writing() as tx:
         is_gone = not is_needed(tx, paths, uid, before) and runs.drop_secret(paths, uid)
         point("secrets.dropped")

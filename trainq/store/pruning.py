@@ -54,6 +54,11 @@ def data_is_named(tx: Transaction, sha256: str) -> bool:
     return tx.value("SELECT 1 FROM data WHERE sha256 = ?", (sha256,)) is not None
 
 
+def old_past(tx: Transaction, before: float) -> int:
+    """How many pruned jobs ended before then."""
+    return int(tx.value("SELECT count(*) FROM past WHERE ended_at <= ?", (before,)))
+
+
 def forget_past(tx: Transaction, before: float) -> int:
     """Delete what is left of jobs that ended before then: past, history, and their submit calls."""
     rows = tx.rows("SELECT id, submission_id FROM past WHERE ended_at <= ? ORDER BY ended_at LIMIT ?", (before, BATCH))
@@ -81,13 +86,20 @@ def _forget_submission(tx: Transaction, submission_id: int) -> None:
         )
 
 
+_OLD_WORKERS = (
+    "FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
+    " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = worker.id)"
+)
+
+
+def old_workers(tx: Transaction, before: float) -> int:
+    """How many workers said good-bye, or were not heard of since, before then; never one that a job names."""
+    return int(tx.value(f"SELECT count(*) {_OLD_WORKERS}", (before,)))
+
+
 def forget_workers(tx: Transaction, before: float) -> int:
-    """Delete workers that said good-bye, or were not heard of since, before then; never one that a job names."""
-    return tx.changed(
-        "DELETE FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
-        " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = worker.id)",
-        (before,),
-    )
+    """Delete those workers."""
+    return tx.changed(f"DELETE {_OLD_WORKERS}", (before,))
 
 
 def give_back_pages(session: Session) -> None:
