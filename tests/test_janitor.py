@@ -141,6 +141,18 @@ def test_what_is_named_costs_no_turn_at_the_gate(queue):
     assert os.path.exists(path)
 
 
+def test_a_run_that_cannot_be_listed_hides_no_other(queue):
+    """Q42: what a pass cannot look at is its trouble, and it goes on with the others."""
+    runs = os.path.join(queue.paths.root, "runs")
+    os.symlink("0", os.path.join(runs, "0"))  # to itself
+    left = queue.paths.unpacked(2, 1)
+    os.mkdir(left)
+    done = janitor.prune(queue)
+    assert done.removed["unpacked training sets"] == 1
+    assert not os.path.exists(left)
+    assert [word for word in done.trouble if "runs/0" in word] == done.trouble != []
+
+
 def test_a_pass_on_a_full_disk_frees_what_needs_no_commit(tmp_path):
     """Q42: on a disk that is full no row can be moved, but what lies aside is deleted; then the next pass has room."""
     disk = tmp_path / "disk"

@@ -101,15 +101,10 @@ def runs(paths: Paths) -> list[int]:
     return sorted(int(name) for name, _ in found if name.isascii() and name.isdecimal())
 
 
-def unpacked(paths: Paths) -> list[tuple[int, int, str]]:
-    """The training sets that lie unpacked: job, attempt, directory. A worker that was killed leaves them behind."""
-    found = []
-    for job in runs(paths):
-        for name in _attempts(paths.run(job)):
-            directory = paths.unpacked(job, int(name))
-            if os.path.isdir(directory):
-                found.append((job, int(name), directory))
-    return found
+def unpacked(paths: Paths, job: int) -> list[tuple[int, str]]:
+    """A job's training sets that lie unpacked: attempt, directory. A worker that was killed leaves them behind."""
+    found = [(number, paths.unpacked(job, number)) for number in map(int, _attempts(paths.run(job)))]
+    return [(number, directory) for number, directory in found if os.path.isdir(directory)]
 
 
 def _attempts(directory: str) -> list[str]:

@@ -169,9 +169,10 @@ def _runs_have_jobs(look: Look) -> Iterator[str]:
 
 def _unpacked_sets_are_in_use(look: Look) -> Iterator[str]:
     running = {(row["id"], row["attempt"]) for row in reads.running(look.tx, -1)}
-    for job, attempt, _ in runs.unpacked(look.queue.paths):
-        if (job, attempt) not in running:
-            yield f"the unpacked training sets of job {job}, attempt {attempt}, which does not run"
+    for job in runs.runs(look.queue.paths):
+        for attempt, _ in runs.unpacked(look.queue.paths, job):
+            if (job, attempt) not in running:
+                yield f"the unpacked training sets of job {job}, attempt {attempt}, which does not run"
 
 
 def _is_before(path: str, before: float) -> bool:

@@ -284,7 +284,12 @@ class _Pass:
 
     def unpacked_data(self, _before: float) -> None:
         """Training sets that a killed worker left unpacked, whatever their age: who runs now was claimed before."""
-        found = runs.unpacked(self.paths)
+        found = []
+        for job in runs.runs(self.paths):
+            try:
+                found += [(job, attempt, directory) for attempt, directory in runs.unpacked(self.paths, job)]
+            except (TrainqError, OSError) as error:
+                self.trouble.append(f"unpacked training sets: {error}")
         with self.session.reading() as tx:
             running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
         for job, attempt, directory in found:
