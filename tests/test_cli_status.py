@@ -131,6 +131,13 @@ def test_truncation_is_said(lived):
     assert "3 more; --limit 0 shows all" in lived.ok("status", "--all", "--limit", 2).out
 
 
+@pytest.mark.parametrize("args", [(), ("--all",), ("--sort", "id")])
+def test_a_limit_of_any_size(lived, args):
+    """Q57: more rows than the store can count to are all rows."""
+    for limit in (2**31, 2**63 - 1, 2**63, 10**30):
+        assert lived.ok("status", *args, "-q", "--limit", limit).ids == lived.ok("status", *args, "-q").ids
+
+
 def test_columns(lived):
     out = lived.ok("status", "2", "--columns", "id,exit_code,tags").out
     assert out.splitlines() == ["ID  EXIT_CODE  TAGS", "2   3          t"]

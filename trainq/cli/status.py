@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainq.ops.queue import Queue
 
 TAKES_FILTERS = True
+MOST_ROWS = 10**9  # no store holds more
 
 
 def run(
@@ -77,7 +78,7 @@ class _Ask:
         self.words = words
         self.which: Filter = line.filter() if line.filters else EVERYTHING
         self.is_all = all_ or bool(line.filters) or sort is not None
-        self.limit = limit or None
+        self.limit = min(limit, MOST_ROWS) or None
         self.sort = sort
         self.columns = columns
         self.show_env = show_env
@@ -89,7 +90,7 @@ class _Ask:
             return query.chosen(queue, self.words, self.which, full=self.full)
         if self.is_all:
             return query.everything(queue, self.which, self.sort, self.limit, full=self.full)
-        return query.overview(queue, self.limit or 10**9, full=self.full)
+        return query.overview(queue, self.limit or MOST_ROWS, full=self.full)
 
 
 def _answer(queue: Queue, listing: query.Listing, ask: _Ask) -> Answer:
