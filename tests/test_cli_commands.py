@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -381,6 +382,46 @@ def test_from_a_file(run_trainq):
     assert run_trainq("submit", "--from", "nothing.jsonl").code == 2
     assert run_trainq("submit", "--from", "-", "--", "true", stdin=good).code == 2
     assert run_trainq.ok("status", "--all", "--json").json["total"] == 2
+
+
+TYPE_OF_ANY = '[types.any]\nrun = ["true"]\n[types.text]\nrun = ["true"]\n[types.text.params]\na = { type = "text" }\n'
+
+
+@pytest.mark.parametrize(
+    "params", ['{"a": NaN}', '{"a": [1e999]}', '{"a": "\\ud800"}', '{"a": {"\\ud800": 1}}', '{"": 1}']
+)
+@pytest.mark.parametrize("what", ['"argv": ["true"]', '"shell": "true"', '"type": "any"'])
+def test_parameters_of_a_line_are_json_and_text(run_trainq, what, params):
+    """E04: what neither JSON nor UTF-8 can hold is refused with its line and name, and nothing is stored."""
+    type_file(run_trainq, TYPE_OF_ANY)
+    line = f'{{"argv": ["true"]}}\n{{{what}, "params": {params}}}\n'
+    refused = run_trainq("submit", "--from", "-", stdin=line.encode())
+    assert (refused.code, refused.out) == (2, "")
+    assert "line 2: " in refused.err
+    assert "parameter" in refused.err
+    assert "\n" not in refused.err.rstrip("\n").partition("hint")[0].rstrip("\n")
+    assert run_trainq.ok("status", "--all", "--json").json["total"] == 0
+
+
+@pytest.mark.parametrize("words", [("any",), ("text",), ("--", "true")])
+def test_a_typed_half_of_a_pair_is_shown(run_trainq, words):
+    """Q07: a typed value that JSON spells and UTF-8 does not have is passed on as it is, and breaks no card."""
+    type_file(run_trainq, TYPE_OF_ANY)
+    run_trainq.ok("submit", "--param", 'a="\\ud800"', *words)
+    assert "a=" in run_trainq.ok("status", 1).out
+    assert run_trainq.ok("status", 1, "--json").json["params"]["a"]
+
+
+def test_odd_parameters_of_before_are_shown(run_trainq):
+    """Q96: a job that was stored with values that are no text breaks neither its card nor the document."""
+    run_trainq.ok("submit", "--param", "a=1", "--", "true")
+    db = sqlite3.connect(os.path.join(run_trainq.root, "queue.sqlite"))
+    db.execute("""UPDATE spec SET doc = replace(doc, '"a":1', '"a":["\\ud800",NaN,"\\udcff"]')""")
+    db.commit()
+    db.close()
+    assert "a=[" in run_trainq.ok("status", 1).out
+    run_trainq.ok("status", "--columns", "id,params")
+    assert run_trainq.ok("status", 1, "--json").json["params"]["a"][1] is None
 
 
 def test_every_field_of_the_table_is_an_option(run_trainq):

@@ -86,7 +86,10 @@ def explain(error: OSError, path: str | None = None) -> TrainqError:
 
 def printable(path: str) -> str:
     """A path as one line of valid text, whatever its bytes."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    try:
+        text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no path: half a UTF-16 pair, as JSON can spell
+        text = path.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

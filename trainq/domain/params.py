@@ -55,6 +55,17 @@ def check_name(name: str) -> None:
         raise BadValue(f"a parameter's name is not UTF-8: {quoted(name)}")
 
 
+def check_text(value: str) -> str:
+    """The text. BadValue if it holds half a UTF-16 pair, which JSON can spell: that is no text and no bytes."""
+    if value.isascii():
+        return value
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise BadValue(f"this is no text: {quoted(value)}") from None
+    return value
+
+
 def parse_value(text: str) -> Any:
     """A value that parses as JSON is that, else text. BadValue only for JSON nested beyond all sense."""
     if text[:1] not in _JSON_STARTS:
@@ -67,7 +78,7 @@ def parse_value(text: str) -> Any:
         raise BadValue(f"nested more than {DEEPEST} deep: {quoted(text, 40)}") from None
     except ValueError:  # not JSON, or a number too long for Python to read
         return text
-    _check_depth(value, text)
+    _check_depth(value)
     return value
 
 
@@ -86,12 +97,12 @@ def _finite(text: str) -> float:
     return number
 
 
-def _check_depth(value: Any, text: Any) -> None:
+def _check_depth(value: Any) -> None:
     layer, depth = [value], 0
     while layer:
         depth += 1
         if depth > DEEPEST:
-            raise BadValue(f"nested more than {DEEPEST} deep: {quoted(text, 40)}")
+            raise BadValue(f"nested more than {DEEPEST} deep")
         inner: list[Any] = []
         for item in layer:
             if isinstance(item, dict):
@@ -101,14 +112,15 @@ def _check_depth(value: Any, text: Any) -> None:
         layer = inner
 
 
-def coerce(spec: TypeSpec, given: Mapping[str, Any], *, from_text: bool) -> dict[str, Any]:
-    """The parameters of a job of this type: typed, complete with defaults, within their choices and ranges.
+def coerce(spec: TypeSpec | None, given: Mapping[str, Any], *, from_text: bool) -> dict[str, Any]:
+    """The parameters of a job of this type: typed, complete with defaults, within their choices and ranges; of a
+    command (None) as they are.
 
     `from_text`: the values are as typed (`--param k=v`); else they come from JSON and keep their kind. Raises
     BadParam naming type, parameter and value; nothing of it may then be stored.
     """
-    if not spec.declares_params:
-        return {name: _undeclared(spec, name, raw, from_text=from_text) for name, raw in given.items()}
+    if spec is None or not spec.declares_params:
+        return {name: _undeclared(spec and spec.name, name, raw, from_text=from_text) for name, raw in given.items()}
     for name in given:
         if name not in spec.params:
             raise BadParam(_about(spec.name, name, "no such parameter" + did_you_mean(name, spec.params)))
@@ -129,17 +141,17 @@ def coerce(spec: TypeSpec, given: Mapping[str, Any], *, from_text: bool) -> dict
     return params
 
 
-def _about(type_name: str, name: str, said: str) -> str:
-    shown = name if name.isprintable() else quoted(name)
-    return f"type {type_name}, parameter {shown}: {said}"
+def _about(type_name: str | None, name: str, said: str) -> str:
+    shown = name if name and name.isprintable() else quoted(name)
+    return f"{'' if type_name is None else f'type {type_name}, '}parameter {shown}: {said}"
 
 
-def _undeclared(spec: TypeSpec, name: str, raw: Any, *, from_text: bool) -> Any:
+def _undeclared(type_name: str | None, name: str, raw: Any, *, from_text: bool) -> Any:
     try:
         check_name(name)
         return parse_value(raw) if from_text else _json_value(raw)
     except BadValue as error:
-        raise BadParam(_about(spec.name, name, error.message)) from None
+        raise BadParam(_about(type_name, name, error.message)) from None
 
 
 def fit(param: ParamSpec, raw: Any, *, from_text: bool) -> Any:
@@ -216,19 +228,26 @@ def _bool(raw: Any) -> bool:
 def _text(raw: Any) -> str:
     if not isinstance(raw, str):
         raise BadValue(f"expected text, got {quoted(raw)}")
-    return raw
+    return check_text(raw)
 
 
 def _json_value(raw: Any) -> Any:
-    """The value, if JSON can hold it: no dates (of TOML), no NaN."""
-    if isinstance(raw, float):
-        return _float(raw)
-    if raw is not None and not isinstance(raw, (str, bool, int, list, dict)):
-        raise BadValue(f"expected a value of JSON, got {quoted(raw)}")
-    _check_depth(raw, raw)
-    for item in raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else ():
-        _json_value(item)
+    """The value, if JSON can hold it: no dates (of TOML), no NaN, no half of a UTF-16 pair."""
+    _check_depth(raw)
+    _check_json(raw)
     return raw
+
+
+def _check_json(raw: Any) -> None:
+    if isinstance(raw, str):
+        check_text(raw)
+    elif isinstance(raw, float):
+        _float(raw)
+    elif isinstance(raw, (list, dict)):
+        for item in raw if isinstance(raw, list) else (*raw, *raw.values()):
+            _check_json(item)
+    elif raw is not None and not isinstance(raw, int):
+        raise BadValue(f"expected a value of JSON, got {quoted(raw)}")
 
 
 _FROM_TEXT: Final = {

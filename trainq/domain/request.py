@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trainq.base.errors import BadValue
 from trainq.base.units import duration, size
 from trainq.base.words import quoted
+from trainq.domain.params import check_text
 from trainq.domain.states import USER_CAUSES
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _named(value: Any) -> str:
         raise BadValue("it is empty")
     if len(value) > NAME_LIMIT or "\0" in value:
         raise BadValue(f"at most {NAME_LIMIT} characters and no NUL were expected")
-    return _as_bytes(value)
+    return check_text(value)
 
 
 def _filled(value: Any) -> str:
@@ -63,21 +64,10 @@ def readable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _as_bytes(value: str) -> str:
-    """Half a UTF-16 pair, which JSON can spell, is no text and no bytes."""
-    if value.isascii():
-        return value
-    try:
-        value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise BadValue(f"this is no text: {quoted(value)}") from None
-    return value
-
-
 def _path(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValue(f"a path was expected, not {value!r}")
-    return _as_bytes(value)
+    return check_text(value)
 
 
 def _whole(least: int, most: int = BIGGEST) -> Callable[[Any], int]:
@@ -137,7 +127,7 @@ def _read_factor(text: str) -> float:
 def _shell_line(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise BadValue(f"a line for the shell was expected, not {value!r}")
-    return _as_bytes(value)
+    return check_text(value)
 
 
 def _choice(words: tuple[str, ...]) -> Callable[[Any], str]:
@@ -185,7 +175,7 @@ def _read_assignment(text: str) -> tuple[str, str]:
 def _variable(name: str, value: str) -> None:
     if not name or "=" in name or "\0" in name or "\0" in value:
         raise BadValue(f"this cannot be a variable of the environment: {name!r}")
-    _as_bytes(name + value)
+    check_text(name + value)
 
 
 def _variable_name(value: Any) -> str:
@@ -320,7 +310,7 @@ def argv_of(value: Any) -> tuple[str, ...]:
         raise BadValue("an argument holds a NUL")
     if not value[0]:
         raise BadValue("the program's name is empty")
-    return tuple(value) if whole.isascii() else tuple(map(_as_bytes, value))
+    return tuple(value) if whole.isascii() else tuple(map(check_text, value))
 
 
 def _checked(field: Field, value: Any) -> Any:

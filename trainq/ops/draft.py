@@ -80,7 +80,7 @@ def draft(request: Request, shared: Shared) -> Draft:
 def _check(request: Request, shared: Shared) -> Draft:
     values = request.values
     kind = _type_of(request, shared)
-    given = _params(request, kind)
+    given = params.coerce(kind, request.params or {}, from_text=request.from_text)
     seed = values.get("seed", 0)
     data = _data(values, kind, shared)
     print_ = None
@@ -123,13 +123,6 @@ def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
             )
         shared.types[request.type] = kind
     return shared.types[request.type]
-
-
-def _params(request: Request, kind: TypeSpec | None) -> dict[str, Any]:
-    given = dict(request.params or {})
-    if kind is not None:
-        return params.coerce(kind, given, from_text=request.from_text)
-    return {name: params.parse_value(text) for name, text in given.items()} if request.from_text else given
 
 
 def _queue(values: Mapping[str, Any], kind: TypeSpec | None, shared: Shared) -> str:
