@@ -296,9 +296,25 @@ def test_a_text_of_nobody(tmp_path, path, alarm):
     code = "import fcntl; f = open(place.lock); fcntl.flock(f, fcntl.LOCK_EX); say('held'); sys.stdin.readline()"
     with running(code, tmp_path, stdin=-1) as holder:
         assert line(holder) == "held"
-        with pytest.raises(GateBusy, match="still held by another process after") as caught:
+        with pytest.raises(GateBusy, match="still held by another program after") as caught:
             Gate(path, 0.05).enter()
     assert "\n" not in caught.value.message
+
+
+def test_who_has_gone_is_not_named(tmp_path, path, alarm):
+    """Q60: a foreign program holds it, and the file tells of who was in last: only one that may hold it is named."""
+    with running("place.session().gate.enter(); say('held')", tmp_path) as last:
+        finished(last)
+    code = "import fcntl; f = open(place.lock); fcntl.flock(f, fcntl.LOCK_EX); say('held'); sys.stdin.readline()"
+    with running(code, tmp_path, stdin=-1) as holder:
+        assert line(holder) == "held"
+        with pytest.raises(GateBusy, match="still held by another program after") as caught:
+            Gate(path, 0.05).enter()
+        assert str(last.pid) not in caught.value.message
+        with open(path, "r+b") as file:
+            file.write(f"elsewhere {last.pid}".encode().ljust(64))
+        with pytest.raises(GateBusy, match=f"still held by pid {last.pid} on elsewhere after"):
+            Gate(path, 0.05).enter()
 
 
 @pytest.mark.parametrize("waits", [False, True])

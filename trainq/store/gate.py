@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base import hosts
-from trainq.base.errors import GateBusy, NoLocks, Storage, Unwritable
+from trainq.base.errors import GateBusy, NoLocks, Storage, Unsupported, Unwritable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -167,12 +167,18 @@ class Gate:
             time.sleep(_POLL_S)
 
     def _busy(self) -> GateBusy:
-        holder = os.pread(self._open(), _TEXT, 0).decode("utf-8", "replace").split()
-        who = f"pid {holder[1]} on {holder[0]}" if len(holder) == 2 else "another process"
+        who = self._holder() or "another program"
         return GateBusy(
             f"{self.path}: still held by {who} after {self.wait_s:g} s",
             hint=f"look at that process; TRAINQ_TIMES_LOCK_WAIT={self.wait_s * 4:g}s waits longer",
         )
+
+    def _holder(self) -> str | None:
+        """Who was in last, if it may be in still: whoever takes the lock without a gate writes no text."""
+        host, _, pid = os.pread(self._open(), _TEXT, 0).decode("utf-8", "replace").strip().partition(" ")
+        if not (pid.isascii() and pid.isdigit()) or (host == hosts.hostname() and not _lives(int(pid))):
+            return None
+        return f"pid {pid} on {host}"
 
     def _no_locks(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
@@ -183,3 +189,10 @@ class Gate:
 def _parsed(text: bytes) -> Mark | None:
     words = text.decode("ascii", "replace").split()
     return Mark(words[0], int(words[1])) if len(words) == 2 and words[1].isdigit() else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return hosts.start_of(pid) is not None
+    except Unsupported:
+        return True  # as far as can be told
