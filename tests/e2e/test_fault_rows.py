@@ -137,6 +137,21 @@ def test_the_fourth_that_waits_is_not_eaten(tq):
     assert [tq.state(job) for job in jobs] == ["errored", "errored", "errored", "pending"]
 
 
+def test_a_quarantine_is_said_with_what_ends_it(tq):
+    """E13: in a sentence when it begins, with the command that ends it, and again at the worker's end."""
+    jobs = [tq.submit("--", f"no-such-program-{n}") for n in range(4)]
+    why = f"jobs {', '.join(map(str, jobs[:3]))} could not be started here"
+    worked = tq.ok("worker", "--slots", "1", "--until", "empty", "--name", "the sick")
+    assert f"quarantined: {why}; nothing more is claimed; hint: trainq workers clear 'the sick'" in worked.err
+    assert worked.err.splitlines()[-1].endswith(f"ended: 3 attempts, in quarantine: {why}")
+    assert worked.out == f"3 attempts: 3 errored\nended in quarantine: {why}\n"
+    for job in jobs[:3]:
+        tq.ok("retry", job)
+    again = {"TRAINQ_LIMITS_BREAKER": "0"}
+    assert tq.ok("worker", "--slots", "1", "--until", "empty", "--json", env=again).json["quarantine"] == why
+    assert tq.ok("worker", "--once", "--json", env=again).json["quarantine"] is None
+
+
 def test_one_job_that_cannot_be_started_does_not(tq):
     """E13: the same job three times, and three with one between them that could be started, are no sign of a sick host."""
     same = tq.submit("--retries", "4", "--retry-on", "spawn", "--backoff", "0s", "--", "no-such-program")

@@ -171,8 +171,13 @@ def _stopping(facts: dict[str, Any]) -> str:
 
 
 def _ended(facts: dict[str, Any]) -> str:
-    lost = facts["lost_claims"]
-    return f"ended: {counted(facts['jobs'], 'attempt')}" + (f", {counted(lost, 'claim')} lost" if lost else "")
+    lost, why = facts["lost_claims"], facts["quarantine"]
+    said = f"ended: {counted(facts['jobs'], 'attempt')}" + (f", {counted(lost, 'claim')} lost" if lost else "")
+    return said + (f", in quarantine: {why}" if why else "")
+
+
+def _quarantined(facts: dict[str, Any]) -> str:
+    return f"quarantined: {facts['message']}; nothing more is claimed; hint: {facts['hint']}"
 
 
 def _requeued(facts: dict[str, Any]) -> str:
@@ -193,6 +198,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ended": _ended,
     "requeued": _requeued,
     "queue paused": _paused,
+    "quarantined": _quarantined,
     "claim lost": lambda facts: f"job {facts['id']}: the claim is lost, its processes are killed",
     "trouble": lambda facts: facts["message"] + (f"; hint: {facts['hint']}" if facts.get("hint") else ""),
 }
@@ -209,7 +215,13 @@ def _end_of(state: str | None, reason: str | None) -> str:
 
 def _answer(report: Report, code: int) -> Answer:
     total = report.ends.total()
-    doc = {"name": report.name, "jobs": list(report.jobs), "total": total, "lost_claims": report.lost_claims}
+    doc = {
+        "name": report.name,
+        "jobs": list(report.jobs),
+        "total": total,
+        "lost_claims": report.lost_claims,
+        "quarantine": report.quarantine,
+    }
 
     def text() -> list[str]:
         if not total:
@@ -219,7 +231,8 @@ def _answer(report: Report, code: int) -> Answer:
             end = _end_of(state, reason)
             counts[end] = counts.get(end, 0) + n
         said = ", ".join(f"{n} {end}" for end, n in counts.items())
-        return [f"{total} {'attempt' if total == 1 else 'attempts'}: {said}"]
+        lines = [f"{total} {'attempt' if total == 1 else 'attempts'}: {said}"]
+        return lines + ([f"ended in quarantine: {report.quarantine}"] if report.quarantine else [])
 
     ended = dict.fromkeys(job["id"] for job in report.jobs if job["state"] in ENDED)
     return Answer("worker_report", doc, text, list(ended), code)

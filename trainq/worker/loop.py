@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shlex
 import signal
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,9 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
-        self._say("ended", jobs=self.report.ends.total(), lost_claims=self._lost_claims)
-        return self.report._replace(lost_claims=self._lost_claims)
+        why = self._quarantine.why
+        self._say("ended", jobs=self.report.ends.total(), lost_claims=self._lost_claims, quarantine=why)
+        return self.report._replace(lost_claims=self._lost_claims, quarantine=why)
 
     def _open(self, opened: contextlib.ExitStack) -> None:
         """Open everything; `opened` closes it in the reverse order, jobs first, also when this fails half-way."""
@@ -404,7 +406,8 @@ class Worker:
                     secrets.drop_all(self.session, self.queue.paths, [attempt.uid])
                 self._tell(attempt)
                 if self._quarantine.judge(attempt):
-                    self._say("quarantined", message=self._quarantine.why)
+                    hint = f"trainq workers clear {shlex.quote(self.name)}"
+                    self._say("quarantined", message=self._quarantine.why, hint=hint)
                     self._write(lambda tx: workers.quarantine(tx, self._id, self._quarantine.why))
             elif attempt in done.gone:
                 self._lost_claims += 1

@@ -45,3 +45,4 @@ class Report(NamedTuple):
     jobs: deque[dict[str, Any]]  # the last attempts, each with what became of it
     ends: Counter[tuple[str | None, str | None]]  # how many ended so: state, reason
     lost_claims: int
+    quarantine: str | None = None  # why it is in quarantine at its end
