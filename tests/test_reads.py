@@ -211,7 +211,6 @@ def plans(session, read):
         lambda tx: reads.attempts(tx, [1, 2]),
         lambda tx: reads.data_sets(tx, [1, 2]),
         lambda tx: reads.history(tx, 1),
-        lambda tx: reads.is_known(tx, 1),
         lambda tx: jobs.note_hook(tx, 1, "failed"),
         lambda tx: reads.ids_with(tx, "key", "k", past_too=True),
         lambda tx: reads.ids_with(tx, "fingerprint", "ab", past_too=True),

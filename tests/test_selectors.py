@@ -18,7 +18,6 @@ from trainq.domain.selectors import (
     Task,
     parse_filter,
     parse_selector,
-    parse_selectors,
     parse_states,
 )
 from trainq.domain.states import STATES
@@ -40,12 +39,6 @@ def test_every_form_is_read(text, selector):
     got = parse_selector(text)
     assert got == selector
     assert type(got) is type(selector)
-
-
-def test_several_arguments_are_several_selectors():
-    """Words apart are one selector each, in their order."""
-    assert parse_selectors(["last", "3", "@x"]) == (Last(0), Ids(((3, 3),)), Named("x"))
-    assert parse_selectors([]) == ()
 
 
 def test_huge_ranges_stay_ranges():

@@ -29,7 +29,7 @@ import trainq.domain.job
 from trainq.base import clock
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
-from trainq.domain.states import ACTIVE, ENDED, may_move
+from trainq.domain.states import ACTIVE, ENDED, MOVES
 from trainq.store import checkpoints, jobs, lost, pruning, queues
 from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
@@ -73,7 +73,7 @@ class Job:
         return self.state == "running" and (claim.attempt, claim.worker_id) == (self.attempt, self.worker)
 
     def end(self, decision):
-        assert may_move(self.state, decision.state)
+        assert decision.state in MOVES[self.state]
         budget = self.budget
         self.state, self.due = decision.state, decision.delay_s == 0
         self.budget = budget._replace(
@@ -473,7 +473,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert [row["n"] for row in steps] == list(range(1, len(steps) + 1))
             assert steps[0]["state"] == "pending"
             moves = [row for row in steps if row["reason"] != "canceling"]
-            assert all(may_move(old["state"], new["state"]) for old, new in pairwise(moves))
+            assert all(new["state"] in MOVES[old["state"]] for old, new in pairwise(moves))
             assert all(old["attempt"] <= new["attempt"] for old, new in pairwise(steps))
             assert steps[-1]["state"] == moves[-1]["state"] == job.state
             # exactly one start and at most one end per attempt

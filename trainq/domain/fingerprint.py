@@ -43,11 +43,6 @@ def is_json_name(name: str) -> bool:
     return name.lower().endswith(".json")
 
 
-def canonical_digest(data: bytes, name: str) -> str:
-    """The sha256 (64 hex digits) that stands for this data in a fingerprint; `name` is its file name."""
-    return canonical_json_digest(data) if is_json_name(name) else _sha256(data)
-
-
 def canonical_json_digest(data: bytes) -> str:
     """The sha256 of the canonical form of these bytes of JSON.
 

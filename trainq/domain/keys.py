@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 LONGEST_PART: Final = 200
 LONGEST_KEY: Final = 1000
-PLACEHOLDERS: Final = ("user", "type", "param.NAME")
 LARGEST_VERSION: Final = 2**63 - 1
 
 

@@ -90,11 +90,6 @@ def parse_selector(text: str) -> Selector:
     raise NotFound(f"no such job: {quoted(text)}", hint=_FORMS)
 
 
-def parse_selectors(words: Sequence[str]) -> tuple[Selector, ...]:
-    """All arguments of a command; errors as of `parse_selector`."""
-    return tuple(parse_selector(word) for word in words)
-
-
 def _rest(text: str, start: int) -> str:
     if len(text) == start:
         raise BadValue(f"nothing after {quoted(text)}")

@@ -31,11 +31,6 @@ USER_CAUSES: Final = (
 SYSTEM_CAUSES: Final = ("store", "poison")
 
 
-def may_move(old: State, new: State) -> bool:
-    """Whether a job may go from `old` to `new`."""
-    return new in MOVES[old]
-
-
 def side_of(reason: str | None) -> Side | None:
     """Whose fault an `errored` reason is; None for any other word."""
     if reason in USER_CAUSES:

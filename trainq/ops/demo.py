@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotPossible, Usage
+from trainq.domain.states import ACTIVE
 from trainq.ops import models, query
 from trainq.ops.queue import init, open_queue
 from trainq.ops.submit import submit
@@ -114,7 +115,7 @@ def _start_worker(place: str, queue: Queue) -> subprocess.Popen[bytes]:
 
 def _look(worker: subprocess.Popen[bytes], place: str, rows: list[Row], on_look: Look) -> None:
     on_look(rows)
-    waiting = [row for row in rows if row["state"] in ("pending", "held", "running")]
+    waiting = [row for row in rows if row["state"] in ACTIVE]
     if waiting and worker.poll() is not None:
         log = os.path.join(place, "worker.log")
         raise NotPossible(f"the worker ended with {worker.returncode} before the jobs did", hint=f"cat {log}")

@@ -188,7 +188,7 @@ def _pack(name: str, path: str, shared: Shared) -> tuple[DataSet, str]:
 def _read(path: str, shared: Shared) -> tuple[DataSet, str]:
     from trainq.artifacts import datasets
 
-    is_json = path.lower().endswith(".json")
+    is_json = fingerprint.is_json_name(path)
     if path == "-":
         packed = datasets.pack_bytes(sys.stdin.buffer.read(), shared.queue.paths)
     else:

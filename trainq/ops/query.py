@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotFound
-from trainq.domain.states import STATES
+from trainq.domain.states import ACTIVE, STATES
 from trainq.ops.cards import View, card, details, reason_of
 from trainq.ops.paused import opens, sentence
 from trainq.ops.select import EVERYTHING, select
@@ -44,7 +44,7 @@ def overview(queue: Queue, limit: int, *, full: bool) -> Listing:
     with queue.session.reading() as tx:
         rows = reads.running(tx, limit)
         rows += reads.waiting(tx, limit - len(rows)) if len(rows) < limit else []
-        active = sum(n for _, state, n in reads.counts(tx) if state in ("running", "pending", "held"))
+        active = sum(n for _, state, n in reads.counts(tx) if state in ACTIVE)
         ended = reads.last_ended(tx, ENDED_SHOWN)
         shown = rows + ended[: max(0, limit - len(rows))]
         return _listing(tx, queue, shown, active + len(ended), full=full)

@@ -186,11 +186,6 @@ def history(tx: Transaction, job_id: int) -> list[Row]:
     return [dict(row) for row in tx.rows("SELECT * FROM history WHERE job_id = ? ORDER BY n", (job_id,))]
 
 
-def is_known(tx: Transaction, job_id: int) -> bool:
-    """Whether there was ever such a job, as far as is remembered."""
-    return tx.value("SELECT 1 FROM history WHERE job_id = ? LIMIT 1", (job_id,)) is not None
-
-
 def position(tx: Transaction, row: Row) -> int:
     """The place of a pending job in its queue; 1 is next."""
     sql = (
