@@ -1,4 +1,4 @@
-"""The keeper's freezing: when the lease has passed, and by word. Real processes count; frozen ones must not."""
+"""The keeper's freezing when the lease has passed. Real processes count; frozen ones must not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from keeper_zoo.tending import (
     counts,
     finish,
     hear,
-    hear_all,
     hear_until,
     living,
     none_ticks,
@@ -57,13 +56,22 @@ def job(keeper, tmp_path):
     return started
 
 
-def freeze(keeper, killed=0):
-    keeper.freeze()
-    assert hear(keeper) == Frozen(killed)
+def pass_lease(keeper):
+    keeper.lease(boot_s(), WAIT_S)
+
+
+def let_on(keeper):
+    keeper.lease(boot_s() + 1000, WAIT_S)
+    keeper.thaw()
+
+
+def freeze(keeper):
+    pass_lease(keeper)
+    assert hear(keeper) == Frozen(0)
 
 
 def thaw(keeper):
-    keeper.thaw()
+    let_on(keeper)
     thawed = hear(keeper)
     assert isinstance(thawed, Thawed)
     return thawed.frozen_s
@@ -73,7 +81,7 @@ def marks(place):
     return [name for name in MARKS if (place / name).exists()]
 
 
-# ---------------------------------------------------------------- by word
+# ---------------------------------------------------------------- frozen and thawed
 
 
 def test_nothing_computes_while_frozen_and_all_go_on(keeper, job, tmp_path):
@@ -100,35 +108,24 @@ def test_fifty_times_in_a_row(keeper, job, tmp_path):
 
 
 def test_words_without_an_answer(keeper, tmp_path):
-    """Without a job none of the words does anything; a thaw of what is not frozen neither."""
-    keeper.freeze()
+    """A thaw without a job, or of what is not frozen, does nothing; nor does one come with the end."""
     keeper.thaw()
     assert run(keeper, ["sh", "-c", "exit 4"])[1].code == 4
     begin(keeper, animal("ticker", tmp_path))
     ready(tmp_path, 1)
     keeper.thaw()
-    keeper.freeze()
-    keeper.freeze()
+    pass_lease(keeper)
     keeper.stop(0)
     events = finish(keeper)
     assert not any(isinstance(event, Thawed) for event in events)
     assert events[-2].signal == signal.SIGKILL
 
 
-def test_each_freeze_is_answered(keeper, job):
-    """Said of a frozen job it is told again."""
-    freeze(keeper)
-    freeze(keeper)
-    keeper.freeze()
-    keeper.thaw()
-    assert isinstance(hear_all(keeper, 2)[1], Thawed)
-
-
 def test_a_thaw_in_the_middle(keeper, job, tmp_path):
-    """A thaw right after the freeze leaves nobody behind."""
+    """A thaw right after the freeze has begun leaves nobody behind."""
     for _ in range(20):
-        keeper.freeze()
-        keeper.thaw()
+        pass_lease(keeper)
+        let_on(keeper)
         until(lambda: any(isinstance(event, Thawed) for event in keeper.events()))
     all_tick(tmp_path, "self-stopped")
 
@@ -154,7 +151,6 @@ def test_a_thread_that_no_stop_reaches(keeper, tmp_path):
     ready(tmp_path, 1)
     until(lambda: stat(main).state == "D")
     all_tick(tmp_path)
-    keeper.lease(boot_s() + 1000, 1000)
     freeze(keeper)
     assert none_ticks(tmp_path)
     thaw(keeper)
@@ -195,11 +191,11 @@ def test_programs_that_watch_their_children(keeper, tmp_path, argv):
     with open(tmp_path / "out", "wb") as out:
         begin(keeper, words, out=out.fileno())
     events = [hear(keeper)]
-    say, answer = keeper.freeze, Frozen
+    say, answer = pass_lease, Frozen
     while not isinstance(events[-1], Empty):
-        say()
+        say(keeper)
         events += hear_until(keeper, answer | Empty)
-        say, answer = (keeper.thaw, Thawed) if answer is Frozen else (keeper.freeze, Frozen)
+        say, answer = (let_on, Thawed) if answer is Frozen else (pass_lease, Frozen)
         select.select([keeper], [], [], 0.02)
     (exited,) = [event for event in events if isinstance(event, Exited)]
     assert (exited.code, exited.signal, events[-1]) == (0, None, Empty(0)), (tmp_path / "out").read_text()
@@ -293,10 +289,11 @@ def test_who_lost_the_lease_is_killed_where_it_stands(keeper, job, tmp_path):
 
 
 def test_nobody_is_woken_by_the_death_of_another(keeper, tmp_path):
-    """stop(0) of what was frozen by word: the death of the session's leader continues no group of it."""
+    """stop(0) of what was frozen: the death of the session's leader continues no group of it."""
     for number in range(10):
         place = tmp_path / str(number)
         place.mkdir()
+        keeper.lease(boot_s() + 1000, WAIT_S)
         begin(keeper, animal("tickers", place))
         assert isinstance(hear(keeper), Started)
         ready(place, TICKERS)
@@ -307,36 +304,14 @@ def test_nobody_is_woken_by_the_death_of_another(keeper, tmp_path):
         assert (counts(place), living(place), marks(place)) == (before, [], [])
 
 
-def test_a_paused_job_has_its_grace(keeper, job, tmp_path):
-    """Frozen by word it is thawed, and its handler of TERM runs."""
+def test_a_thawed_job_has_its_grace(keeper, job, tmp_path):
+    """Q20: who has got its lease back is stopped as any other, and its handler of TERM runs."""
     freeze(keeper)
+    thaw(keeper)
     keeper.stop(1000)
-    thawed, exited, *_ = finish(keeper)
-    assert isinstance(thawed, Thawed)
-    assert exited.code == 7
+    assert finish(keeper)[0].code == 7
     assert "main" in (tmp_path / "saved").read_text()
     assert living(tmp_path) == []
-
-
-def test_a_paused_job_whose_lease_passes_has_none(keeper, job, tmp_path):
-    """Unless a freeze is said again under a new lease."""
-    freeze(keeper)
-    keeper.lease(boot_s(), WAIT_S)
-    assert hear(keeper) == Frozen(0)
-    keeper.stop(1000)
-    assert finish(keeper)[0].signal == signal.SIGKILL
-    assert marks(tmp_path) == []
-    keeper.lease(boot_s() + 1000, WAIT_S)
-    begin(keeper, animal("guarded", tmp_path))
-    assert isinstance(hear(keeper), Started)
-    ready(tmp_path, TICKERS + 1)
-    keeper.lease(boot_s(), WAIT_S)
-    assert hear(keeper) == Frozen(0)
-    keeper.lease(boot_s() + 1000, WAIT_S)
-    freeze(keeper)
-    keeper.stop(1000)
-    assert finish(keeper)[1].code == 7
-    assert marks(tmp_path) == ["saved"]
 
 
 def test_a_grace_that_ends_while_frozen(keeper, tmp_path):
@@ -358,6 +333,7 @@ def test_the_main_process_is_killed_by_another_hand(keeper, job, tmp_path):
     exited, empty = finish(keeper)
     assert (exited.signal, empty) == (signal.SIGKILL, Empty(TICKERS - 1))
     assert living(tmp_path) == []
+    keeper.lease(boot_s() + 1000, WAIT_S)
     assert run(keeper, ["true"])[1].code == 0
 
 
@@ -371,8 +347,7 @@ def test_a_lock_is_let_go_of_first(keeper, tmp_path):
     ready(tmp_path, 2)
     keeper.locks([lock_name(str(tmp_path / "lock")), "ff:ff:1"])
     all_tick(tmp_path)
-    keeper.lease(boot_s() + 1000, 1000)
-    keeper.freeze()
+    keeper.lease(boot_s(), 1000)
     until(lambda: stat(children(keeper.pid)[0]).state == "T")
     before = counts(tmp_path)
     until(lambda: counts(tmp_path)["holder"] > before["holder"] + 20)
@@ -410,12 +385,12 @@ def test_other_locks_are_nothing_to_wait_for(keeper, tmp_path):
     """Locks on other files, and locks for reading on ours."""
     (tmp_path / "other").touch()
     for name, locks in (("lock_reader", "lock"), ("lock_holder", "other")):
+        keeper.lease(boot_s() + 1000, 1000)
         begin(keeper, animal(name, tmp_path))
         assert isinstance(hear(keeper), Started)
         ready(tmp_path, 1)
         (tmp_path / "ready").unlink()
         keeper.locks([lock_name(str(tmp_path / locks))])
-        keeper.lease(boot_s() + 1000, 1000)
         freeze(keeper)
         keeper.stop(0)
         finish(keeper)
@@ -469,13 +444,11 @@ def test_a_stopped_worker_freezes_its_job_in_time(worker, tmp_path):
     all_tick(tmp_path, "self-stopped")
 
 
-@pytest.mark.parametrize("words", ["freeze\n", "lease 0\n"])
-def test_a_killed_worker_leaves_nothing_frozen(worker, tmp_path, words):
+def test_a_killed_worker_leaves_nothing_frozen(worker, tmp_path):
     """E11: kill -9 of the worker while its job is frozen: all is killed where it stands."""
-    worker.stdin.write(words)
+    worker.stdin.write("lease 0\n")
+    assert worker.stdout.readline().split()[1] == "leased"
     keeper, heard = worker.stdout.readline().split()
-    if heard == "leased":
-        keeper, heard = worker.stdout.readline().split()
     assert heard == "Frozen"
     before = counts(tmp_path)
     worker.kill()

@@ -6,10 +6,9 @@ serves one slot, one job at a time, and talks to the worker over its own socket,
 
     start (with descriptors: plan, stdin, stdout, stderr)   started PID START | failed STEP ERRNO
     stop GRACE_S                                            exited CODE|- SIGNAL|- MAXRSS_KIB USER_S SYS_S
-    freeze                                                  empty KILLED
-    thaw                                                    frozen KILLED
-    lease UNTIL_BOOT_S BOUND_S                              thawed FROZEN_S
-    locks MAJOR:MINOR:INODE ...
+    thaw                                                    empty KILLED
+    lease UNTIL_BOOT_S BOUND_S                              frozen KILLED
+    locks MAJOR:MINOR:INODE ...                             thawed FROZEN_S
 
 What must stay true:
 - Each keeper is a child subreaper, so what a job leaves behind becomes its keeper's child and nobody else's.
@@ -91,7 +90,6 @@ class Keeper:
         self.terminated: dict[int, int] = {}  # pid -> start of those that had their TERM
         self.killed: set[int] = set()
         self.freeze: Freeze | None = None  # from the first STOP to the thaw or the end
-        self.fenced = False  # frozen because the lease had passed, not by word
 
     def run(self) -> None:
         """Serve the worker until it is gone and nothing of the job is left."""
@@ -146,8 +144,6 @@ class Keeper:
             self.fence_if_due()
         elif verb == b"locks":
             self.locks = frozenset(rest)
-        elif verb == b"freeze":
-            self.freeze_by_word()
         elif verb == b"thaw":
             self.thaw()
         elif not words:
@@ -232,13 +228,10 @@ class Keeper:
     def stop(self, grace_s: float) -> None:
         """The worker's wish: one TERM now, KILL after the grace; said again it can only shorten the grace.
 
-        What is frozen because the lease had passed is killed where it stands: it may not even save its work, since
-        another copy may run by now.
+        What is frozen is killed where it stands: it may not even save its work, since another copy may run by now.
         """
         if not self.busy:
             return
-        if grace_s > 0 and not self.fenced:
-            self.thaw()
         if self.freeze is not None:
             grace_s = 0.0
         self.kill_within(grace_s)
@@ -291,21 +284,8 @@ class Keeper:
 
     def fence_if_due(self) -> None:
         """Freeze the job if the lease has passed; a job that is being killed needs it no more."""
-        if self.busy and not self.fenced and not self.insisting and boot_s() >= self.lease_until:
-            self.fenced = True
-            self.begin_freeze()
-
-    def freeze_by_word(self) -> None:
-        """The worker's wish; under a new lease it also takes the place of a freeze because the last had passed."""
-        if self.busy and not self.insisting:
-            self.fenced = boot_s() >= self.lease_until
-            self.begin_freeze()
-
-    def begin_freeze(self) -> None:
-        """Begin, or tell the worker once more when it is complete."""
-        if self.freeze is None:
+        if self.busy and self.freeze is None and not self.insisting and boot_s() >= self.lease_until:
             self.freeze = Freeze(self.bound_s, self.locks)
-        self.freeze.told = False
 
     def freezing(self) -> Freeze | None:
         """The freeze that has more to do, if any."""
@@ -332,7 +312,7 @@ class Keeper:
         self.freeze.thaw()
         self.killed |= self.freeze.killed.keys()
         self.tell(f"thawed {boot_s() - self.freeze.began:.6f}")
-        self.freeze, self.fenced = None, False
+        self.freeze = None
 
 
 def descriptors(data: bytes) -> list[int]:

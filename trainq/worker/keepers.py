@@ -71,8 +71,8 @@ class Empty(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """No process of the job runs; `killed` of them moved for too long. Told again after each `freeze`, and just before
-    Exited when the main process is one of them."""
+    """No process of the job runs; `killed` of them moved for too long. Told again just before Exited when the
+    main process is one of them."""
 
     killed: int
 
@@ -94,8 +94,8 @@ class Keeper:
     """One slot. A job is Started, Exited, Empty, or Failed; the next may be started after Empty or Failed.
 
     Between its start and Empty a job may be Frozen and Thawed, any number of times; a job that ends while it is frozen
-    is not Thawed. Frozen comes without a word from here when the lease passes. A word to a keeper that is gone, or does
-    not listen, is lost in silence: that it is gone is what `events` tells, and it tells it soon.
+    is not Thawed. Frozen comes when the lease has passed. A word to a keeper that is gone, or does not listen, is lost
+    in silence: that it is gone is what `events` tells, and it tells it soon.
     """
 
     def __init__(self, line: socket.socket, pid: int) -> None:
@@ -119,8 +119,8 @@ class Keeper:
     def stop(self, grace_s: float) -> None:
         """End the job: one TERM to each of its processes, KILL after `grace_s` seconds (0: at once).
 
-        Said again it can only shorten the grace. Without a job it does nothing. A job frozen by word is thawed first if
-        there is a grace; one whose lease has passed is killed where it stands, without a grace.
+        Said again it can only shorten the grace. Without a job it does nothing. A frozen one is killed where it stands,
+        without a grace.
         """
         self._say(b"stop %f" % max(0.0, grace_s))
 
@@ -133,14 +133,6 @@ class Keeper:
         under a new lease lets it go on.
         """
         self._say(b"lease %f %f" % (until_boot_s, max(0.0, bound_s)))
-
-    def freeze(self) -> None:
-        """Stop every process of the job where it stands; the answer is Frozen. Without a job it does nothing.
-
-        Said of a job frozen because its lease had passed, under a new lease, it makes it one frozen by word: `stop`
-        gives it its grace again.
-        """
-        self._say(b"freeze")
 
     def thaw(self) -> None:
         """Let a frozen job go on; the answer is Thawed. If the lease has passed, or nothing is frozen: no answer.
