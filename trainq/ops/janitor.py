@@ -324,8 +324,8 @@ class _Pass:
 
 STEPS: tuple[tuple[str, Callable[[_Pass, float], None]], ...] = (
     ("training sets", _Pass.stray_data),
-    ("models", _Pass.stray_models),
     ("staging", _Pass.old_staging),
+    ("models", _Pass.stray_models),  # after it: what is put aside here lies there until another pass at least
     ("unpacked training sets", _Pass.unpacked_data),
     ("runs", _Pass.old_runs),
     ("kept variables", _Pass.ended_secrets),
