@@ -251,6 +251,22 @@ def test_a_taken_number_is_refused(paths):
         models.place(paths, staged, "../k", 1)
 
 
+def test_a_version_that_is_placed_already_must_be_there(paths):
+    """DESIGN 2.4: placing again what a failed commit had placed: it is looked for, also where it was put aside."""
+    staged = models.stage(paths, 1, 1)
+    write(staged, "a")
+    seal(staged, {})
+    placed = models.place(paths, staged, "k", 1)
+    assert models.place(paths, placed, "k", 1) == models.find_placed(paths, "k", 1) == placed
+    os.makedirs(os.path.join(paths.aside_key("k"), "@1-00000000.retired"))
+    aside = models.put_aside(paths, "k", 1)
+    assert models.find_placed(paths, "k", 1) == aside
+    with pytest.raises(Storage, match="no manifest"):
+        models.place(paths, placed, "k", 1)
+    assert models.place(paths, aside, "k", 2) == paths.version("k", 2)
+    assert models.find_placed(paths, "k", 1) == placed
+
+
 def test_keys_may_lead_to_each_other(paths):
     """A key may be the beginning of another one: versions and longer keys never meet."""
     for key in ("a", "a/b", "a/b/c", "ü/x", "z"):

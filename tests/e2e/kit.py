@@ -161,13 +161,14 @@ class Tq:
 
     @contextlib.contextmanager
     def worker(
-        self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = ()
-    ) -> Iterator[Worker]:
+        self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = (),
+        command: tuple[str, ...] = COMMAND,
+    ) -> Iterator[Worker]:  # fmt: skip
         """A real worker process, at work when the block begins, gone when it has ended."""
         log = self.dir / f"worker-{time.monotonic_ns()}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*before, *COMMAND, "--root", self.root, "worker", "--log-format", "json", *words],
+                [*before, *command, "--root", self.root, "worker", "--log-format", "json", *words],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, env=self.environment(env), cwd=self.dir,
             )  # fmt: skip
         worker = Worker(process, log)

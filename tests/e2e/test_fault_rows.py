@@ -77,7 +77,8 @@ def ordinary_user(tq):
 @pytest.mark.skipif(os.getuid() == 0 and not shutil.which("setpriv"), reason="root, and no setpriv")
 def test_a_model_that_cannot_be_stored_is_kept(tq):
     """Q47: not as root: the model directory becomes unwritable while a job trains: errored store on the system's side, at
-    once and not retried; the staged result is kept, whole, and named in the error; the next job is done."""
+    once and not retried; the staged result is kept, whole, and named in the error, also when the job is retried; the next
+    job is done."""
     tq.script(
         "shuts.py",
         "import os, sys\nopen(os.environ['TRAINQ_MODEL_DIR'] + '/weights', 'w').write('precious')\n"
@@ -98,6 +99,9 @@ def test_a_model_that_cannot_be_stored_is_kept(tq):
         assert file.read() == "precious"
     assert tq.models() == []
     assert [one["state"] for one in worked.json["jobs"]] == ["errored", "done"]
+    tq.ok("prune", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+    assert os.path.exists(os.path.join(kept, "weights"))
+    tq.ok("retry", 1)
     tq.ok("prune", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
     assert os.path.exists(os.path.join(kept, "weights"))
 

@@ -78,13 +78,13 @@ def place(paths: Paths, staged: str, key: str, version: int) -> str:
     committed the version is an orphan.
     """
     target = paths.version(key, version)
+    if not files.is_there(os.path.join(staged, MANIFEST)):
+        raise Storage(f"{files.printable(staged)} has no manifest and cannot be published")
     if staged == target:
         return target  # a turn before this one did it, and could not commit
-    if not os.path.exists(os.path.join(staged, MANIFEST)):
-        raise Storage(f"{files.printable(staged)} has no manifest and cannot be published")
     with files.reporting(target):
         files.make_directories(paths.models, checked_key(key))
-        if os.path.lexists(target):
+        if files.is_there(target):
             raise FileExistsError(f"version {version} of this key stands already")
         try:
             _move(staged, target)
@@ -93,6 +93,15 @@ def place(paths: Paths, staged: str, key: str, version: int) -> str:
             raise
         crash.point("publish.placed")
     return target
+
+
+def find_placed(paths: Paths, key: str, version: int) -> str:
+    """Where a version lies that was placed and not committed: somebody may have put it aside meanwhile."""
+    target = paths.version(key, version)
+    if files.is_there(target):
+        return target
+    aside = [path for path, name in _entries(paths.aside_key(key)) if _number(name) == version]
+    return next((path for path in aside if not path.endswith(_RETIRED)), target)
 
 
 def _move(source: str, target: str) -> None:
@@ -117,7 +126,7 @@ def put_aside(paths: Paths, key: str, version: int, *, retired: bool = False) ->
     source = paths.version(key, version)
     target = os.path.join(paths.aside_key(key), f"@{version:d}-{os.urandom(4).hex()}{_RETIRED if retired else ''}")
     with files.reporting(source):
-        if not os.path.lexists(source):
+        if not files.is_there(source):
             return None
         files.make_directories(paths.root, f"models/.aside/{checked_key(key)}")
         try:

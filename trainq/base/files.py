@@ -353,6 +353,16 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
+def is_there(path: str) -> bool:
+    """Whether anything has this name, also a link that leads nowhere. Only "no such file" says no."""
+    try:
+        with _step(path):
+            os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def replace(source: str, target: str) -> None:
     """Rename over what may stand there. The directories are not synced: that is a step of its own."""
     with _step(target):

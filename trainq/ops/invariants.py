@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.artifacts import checkpoints, datasets, manifest, models, runs
 from trainq.base import files
 from trainq.base.errors import TrainqError
-from trainq.ops import secrets
+from trainq.ops import needed, secrets
 from trainq.store import models as model_rows
 from trainq.store import pruning, reads, rules
 
@@ -89,7 +89,8 @@ def _versions_are_named(look: Look) -> Iterator[str]:
     paths = look.queue.paths
     for key in models.walk_keys(paths):
         for version in models.versions_on_disk(paths, key):
-            if not model_rows.is_named(look.tx, key, version) and _is_before(paths.version(key, version), look.before):
+            is_old = needed.is_before(paths.version(key, version), look.before)
+            if is_old and needed.is_orphan(look.tx, paths, key, version):
                 yield f"{key}@{version} has no row"
 
 
@@ -103,24 +104,9 @@ def _latest_is_newest(look: Look) -> Iterator[str]:
 
 def _nothing_is_staged(look: Look) -> Iterator[str]:
     """Staged or aside lies only what a running attempt makes, and results that could not be stored."""
-    running = {(row["id"], row["attempt"]) for row in reads.running(look.tx, -1)}
     for left in models.leftovers(look.queue.paths):
-        if (left.job, left.attempt) in running or left.changed_at > look.before:
-            continue
-        if not is_kept_result(look.tx, left):
+        if left.changed_at <= look.before and not needed.is_made(look.tx, left) and not needed.is_kept(look.tx, left):
             yield f"{os.path.basename(left.path)} is nobody's"
-
-
-def is_kept_result(tx: Transaction, left: models.Leftover) -> bool:
-    """A result that its job's end names: store failure keeps it, also when it was put aside."""
-    try:
-        job = manifest.read_manifest(left.path).get("job") if left.job is None else left.job
-    except TrainqError:
-        return False  # half made or half deleted
-    if not isinstance(job, int):
-        return False
-    rows = reads.jobs(tx, [job]) or reads.past(tx, [job])
-    return bool(rows) and rows[0]["reason"] == "store"
 
 
 def _data_has_files(look: Look) -> Iterator[str]:
@@ -157,13 +143,13 @@ def _secrets_are_needed(look: Look) -> Iterator[str]:
 def _nothing_is_half_written(look: Look) -> Iterator[str]:
     for directory in (look.queue.paths.root, look.queue.paths.specs):
         for name, _ in files.listed(directory):
-            if files.is_temporary(name) and _is_before(os.path.join(directory, name), look.before):
+            if files.is_temporary(name) and needed.is_before(os.path.join(directory, name), look.before):
                 yield f"{os.path.join(directory, name)} was never finished"
 
 
 def _runs_have_jobs(look: Look) -> Iterator[str]:
     for number in runs.runs(look.queue.paths):
-        if not rules.has_job(look.tx, number) and _is_before(look.queue.paths.run(number), look.before):
+        if not rules.has_job(look.tx, number) and needed.is_before(look.queue.paths.run(number), look.before):
             yield f"runs/{number}: there was no such job"
 
 
@@ -173,13 +159,6 @@ def _unpacked_sets_are_in_use(look: Look) -> Iterator[str]:
         for attempt, _ in runs.unpacked(look.queue.paths, job):
             if (job, attempt) not in running:
                 yield f"the unpacked training sets of job {job}, attempt {attempt}, which does not run"
-
-
-def _is_before(path: str, before: float) -> bool:
-    try:
-        return os.lstat(path).st_ctime <= before
-    except FileNotFoundError:
-        return False
 
 
 INVARIANTS: tuple[Invariant, ...] = (

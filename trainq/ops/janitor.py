@@ -15,10 +15,9 @@ from trainq.base import files
 from trainq.base.crash import point
 from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
-from trainq.ops import secrets
+from trainq.ops import needed, secrets
 from trainq.ops.cancel import may_change
 from trainq.ops.change import Change
-from trainq.ops.invariants import is_kept_result
 from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import models as model_rows
@@ -220,14 +219,14 @@ class _Pass:
         if not self._is_unnamed(kept, before):
             return False
         with self.session.writing() as tx:  # under the gate: a submit that is about to name it looks there too
-            is_needed = pruning.data_is_named(tx, kept.sha256) or not self._is_before(kept.path, before)
+            is_needed = pruning.data_is_named(tx, kept.sha256) or not needed.is_before(kept.path, before)
             return not is_needed and datasets.drop(self.paths, kept.sha256)
 
     def stray_models(self, before: float) -> None:
         """Directories that no row names go aside; `@latest` points to the newest row."""
         for key in list(models.walk_keys(self.paths)):
             for version in models.versions_on_disk(self.paths, key):
-                if self._is_before(self.paths.version(key, version), before):
+                if needed.is_before(self.paths.version(key, version), before):
                     self.attempt_to("orphaned models", self._put_aside, key, version, due=self._is_orphan)
             with self.session.reading() as tx:
                 newest = model_rows.one(tx, key, None)
@@ -239,37 +238,32 @@ class _Pass:
             newest = model_rows.one(tx, key, None)
             models.point_latest(self.paths, key, newest and newest["version"])
 
-    def _is_before(self, path: str, before: float) -> bool:
-        """Whether it was made or moved before then; what has gone meanwhile was not."""
-        try:
-            return os.lstat(path).st_ctime <= before
-        except FileNotFoundError:
-            return False
-
     def _is_orphan(self, key: str, version: int) -> bool:
         with self.session.reading() as tx:
-            return not model_rows.is_named(tx, key, version)
+            return needed.is_orphan(tx, self.paths, key, version)
 
     def _put_aside(self, key: str, version: int) -> bool:
         if not self._is_orphan(key, version):
             return False
         with self.session.writing() as tx:  # under the gate: no publisher is between its rename and its commit
-            if model_rows.is_named(tx, key, version):
+            if not needed.is_orphan(tx, self.paths, key, version):
                 return False
             return models.put_aside(self.paths, key, version) is not None
 
     def old_staging(self, before: float) -> None:
         """What lies staged or aside: not while its attempt runs, and a result that could not be stored as long as logs."""
-        with self.session.reading() as tx:
-            running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
         for left in list(models.leftovers(self.paths)):
-            if (left.job, left.attempt) in running or left.changed_at > before:
-                continue
-            with self.session.reading() as tx:
-                kept = is_kept_result(tx, left)
-            if kept and left.changed_at > self.now - self.keep.runs:
-                continue
-            self.attempt_to("unpublished models", models.discard, self.paths, left.path)
+            if left.changed_at <= before:
+                self.attempt_to("unpublished models", self._discard, left, due=self._is_spent)
+
+    def _is_spent(self, left: models.Leftover) -> bool:
+        with self.session.reading() as tx:
+            if needed.is_made(tx, left):
+                return False
+            return left.changed_at <= self.now - self.keep.runs or not needed.is_kept(tx, left)
+
+    def _discard(self, left: models.Leftover) -> bool:
+        return self._is_spent(left) and models.discard(self.paths, left.path)
 
     def old_runs(self, before: float) -> None:
         """Run directories: while the job has a row, then `[keep] runs` from its end."""
@@ -318,7 +312,7 @@ class _Pass:
         for directory in (self.paths.root, self.paths.specs):
             for name, kind in files.listed(directory):
                 path = os.path.join(directory, name)
-                if kind == "file" and files.is_temporary(name) and self._is_before(path, before):
+                if kind == "file" and files.is_temporary(name) and needed.is_before(path, before):
                     self.attempt_to("temporary files", files.remove, path)
 
 

@@ -71,6 +71,12 @@ def running(tx: Transaction, limit: int) -> list[Row]:
     return _active(tx, "job_open", "j.state = 'running' ORDER BY j.id", limit)
 
 
+def is_running(tx: Transaction, job_id: int, attempt: int) -> bool:
+    """Whether this very attempt runs."""
+    sql = "SELECT 1 FROM job WHERE id = ? AND attempt = ? AND state = 'running'"
+    return tx.value(sql, (job_id, attempt)) is not None
+
+
 def waiting(tx: Transaction, limit: int) -> list[Row]:
     """Jobs that may start, in the order in which they will, then those that are held."""
     found: list[Row] = []
@@ -179,6 +185,12 @@ def attempts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
     for rows in found.values():
         rows.sort(key=lambda row: row["n"])
     return found
+
+
+def end_of(tx: Transaction, job_id: int, attempt: int) -> Any:
+    """When and with what reason an attempt ended (at, reason); None while it runs, or when that is not remembered."""
+    sql = "SELECT at, reason FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
+    return tx.one(sql, (job_id, attempt))
 
 
 def history(tx: Transaction, job_id: int) -> list[Row]:

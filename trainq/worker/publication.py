@@ -73,6 +73,8 @@ class Publication:
         on_disk = model_files.highest_version(self.paths, key)
         if placed is not None and placed == on_disk:
             on_disk -= 1
+        if placed is not None:
+            self.staged = model_files.find_placed(self.paths, key, placed)
         self.version = jobs.publish(tx, self.claimed.claim, outcome, last, self.model, on_disk)
         if self.version is None:
             if placed is not None:

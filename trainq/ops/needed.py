@@ -1,0 +1,63 @@
+"""What lies under the root and is needed still, though no row names it: the same answer for the janitor and the check.
+
+What a running attempt has made is its own whatever its age: it may only now be about to name it, since its commit failed
+or its storage hangs. So is what a store failure has kept, whatever became of the job afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from trainq.artifacts import manifest
+from trainq.base.errors import Damaged
+from trainq.store import models as model_rows
+from trainq.store import reads
+
+if TYPE_CHECKING:
+    from trainq.artifacts.models import Leftover
+    from trainq.artifacts.paths import Paths
+    from trainq.store.session import Transaction
+
+
+def is_before(path: str, before: float) -> bool:
+    """Whether it was made or moved before then; what has gone meanwhile was not."""
+    try:
+        return os.lstat(path).st_ctime <= before
+    except FileNotFoundError:
+        return False
+
+
+def is_orphan(tx: Transaction, paths: Paths, key: str, version: int) -> bool:
+    """Whether no row names this version, and no running attempt has placed it. Raises the errors of sick storage."""
+    if model_rows.is_named(tx, key, version):
+        return False
+    maker = _maker(paths.version(key, version))
+    return maker is None or not reads.is_running(tx, *maker)
+
+
+def is_made(tx: Transaction, left: Leftover) -> bool:
+    """Whether a running attempt makes it, or made it and may publish it still."""
+    maker = _maker_of(left)
+    return maker is not None and reads.is_running(tx, *maker)
+
+
+def is_kept(tx: Transaction, left: Leftover) -> bool:
+    """Whether it is a result that could not be stored: by the end of its attempt, not by what its job is now."""
+    maker = _maker_of(left)
+    end = None if maker is None else reads.end_of(tx, *maker)
+    return end is not None and end["reason"] == "store"
+
+
+def _maker_of(left: Leftover) -> tuple[int, int] | None:
+    return _maker(left.path) if left.job is None or left.attempt is None else (left.job, left.attempt)
+
+
+def _maker(directory: str) -> tuple[int, int] | None:
+    """The job and attempt that a manifest names; None when there is none, or no whole one."""
+    try:
+        known = manifest.read_manifest(directory)
+    except Damaged:
+        return None
+    job, attempt = known.get("job"), known.get("attempt")
+    return (job, attempt) if isinstance(job, int) and isinstance(attempt, int) else None
