@@ -59,20 +59,31 @@ class TestCheckpoints:
             assert tx.value("SELECT max(at) FROM checkpoint") <= tx.now
 
     def test_saying_it_twice_changes_nothing(self, session):
-        """Q83: after a COMMIT that answered with an error the worker says it again; the first word stands."""
+        """Q83: after a COMMIT that answered with an error the worker says it again, and so may the next attempt."""
         put(session)
         claim = take(session).claim
         commit(session, claim, 1)
         before = dump(session)
         commit(session, claim, 1)
-        with session.writing() as tx:
-            checkpoints.commit(tx, claim, saved(1, 99)._replace(digest="ff" * 32))
         assert dump(session) == before
         settle(session, claim, Outcome("drained"))
         later = take(session).claim
         before = dump(session)
         commit(session, later, 1)
         assert dump(session) == before
+
+    def test_another_one_of_the_same_number_takes_its_place(self, session):
+        """Q83: where somebody has emptied the directory numbers begin anew: what is said to count is what counts."""
+        put(session)
+        attempt(session, saves=(1, 2))
+        again = take(session)
+        with session.writing() as tx:
+            checkpoints.commit(tx, again.claim, NewCheckpoint(1, 70, 7, "ff" * 32, 5))
+        settle(session, again.claim, Outcome("drained"))
+        assert take(session).checkpoints == ((1, "ff" * 32), (2, saved(2).digest))
+        with session.reading() as tx:
+            rows = tx.rows("SELECT number, attempt, step, epoch, size FROM checkpoint ORDER BY number")
+            assert [tuple(row) for row in rows] == [(1, 2, 70, 7, 5), (2, 1, 20, None, 102)]
 
     @pytest.mark.parametrize("how", ["taken back", "ended", "another worker", "no such job"])
     def test_a_stale_claim_saves_nothing(self, session, how):

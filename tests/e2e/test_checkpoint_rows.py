@@ -100,6 +100,20 @@ def test_a_damaged_newest_falls_back(tq):
         assert (card["state"], card["resumed_from"]) == ("done", 4)
 
 
+def test_what_is_saved_into_an_emptied_directory_counts(tq):
+    """Q84: somebody has emptied the directory, so numbers begin anew: what the second attempt saves, the third goes on
+    from."""
+    job = count(tq, "if step == 57 // attempt and attempt < 3: os.kill(os.getpid(), 9)", "--retries", "0")
+    tq.work()
+    shutil.rmtree(place(tq, job))
+    for starts in (0, 20):
+        tq.ok("retry", job)
+        tq.work()
+        attempt = tq.job(job)["attempt"]["n"]
+        assert started_from(tq, job, attempt)[0] == starts
+    assert (attempt, tq.state(job)) == (3, "done")
+
+
 def test_never_saved_starts_anew(tq):
     """Q84: no checkpoint was ever saved: the second attempt starts at 0, and says nothing of any."""
     job = count(tq, "if step == 7 and attempt == 1: os.kill(os.getpid(), 9)")
