@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from store_builders import new_job, put
 
+from trainq.base.errors import Storage
 from trainq.domain.selectors import Filter
 from trainq.ops.cancel import cancel
 from trainq.ops.queue import open_queue
 from trainq.ops.retry import retry
-from trainq.store import jobs
+from trainq.store import jobs, reads
 
 MANY = 1100
 
@@ -39,6 +42,34 @@ def test_many_are_changed_in_batches(queue, words):
         assert [(one.id, one.result) for one in done] == [(number, results) for number in range(1, MANY + 1)]
         assert said.count("BEGIN IMMEDIATE") == 3
         assert not [line for line in said if line.startswith("SELECT j.*")]
+
+
+def test_an_error_in_the_midst_tells_what_was_done_before_it(queue):
+    """DESIGN 2.6: the jobs of the batches that are committed are told as changed, all others as refused, and why."""
+    writing = queue.session.writing
+    for change, result in ((cancel, "canceled"), (retry, "retried")):
+        turns = iter([writing])
+
+        def sick(turns=turns):
+            with suppress(StopIteration):
+                return next(turns)()
+            raise Storage("disk I/O error")
+
+        queue.session.writing = sick
+        done = change(queue, ["1-1100"])
+        queue.session.writing = writing
+        told = {number: one.result for one in done for number in [one.id]}
+        assert told == {number: result if number <= 500 else "refused" for number in range(1, MANY + 1)}
+        assert {one.error for one in done if one.result == "refused"} == {"disk I/O error"}
+        with pytest.raises(Storage):
+            queue.session.writing = sick
+            change(queue, ["501-1100"])
+        queue.session.writing = writing
+        with queue.session.reading() as tx:
+            states = reads.states(tx, range(1, MANY + 1))
+        changed = "canceled" if change is cancel else "pending"
+        assert {number for number, state in states.items() if state == changed} >= set(range(1, 501))
+        cancel(queue, ["501-1100"])
 
 
 def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue):

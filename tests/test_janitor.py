@@ -10,10 +10,10 @@ import time
 import pytest
 from e2e.kit import Tq
 
-from trainq.base.errors import Denied, NotPossible
+from trainq.base.errors import Denied, NotPossible, Storage
 from trainq.ops import janitor
 from trainq.ops.queue import open_queue
-from trainq.store import jobs
+from trainq.store import jobs, pruning
 
 
 @pytest.fixture
@@ -72,6 +72,27 @@ def test_of_several_the_one_retried_meanwhile_is_refused(queue, run_trainq):
     assert b'"id":2,"result":"removed"' in out.replace(b" ", b"")
     assert os.path.isdir(log_of(run_trainq.root, 1))
     assert not os.path.exists(log_of(run_trainq.root, 2))
+
+
+def test_an_error_in_the_midst_tells_what_was_removed_before_it(queue, monkeypatch):
+    """DESIGN 2.6: jobs that went are told, and their files go; the others are refused, and why."""
+    monkeypatch.setattr("trainq.ops.change.BATCH", 1)
+    retire = pruning.retire
+
+    def sick(tx, ids):
+        if 2 in ids:
+            raise Storage("disk I/O error")
+        return retire(tx, ids)
+
+    monkeypatch.setattr(pruning, "retire", sick)
+    done = janitor.prune_selected(queue, ["1,2"])
+    assert [(one.id, one.result, one.error) for one in done.changes] == [
+        (1, "removed", None),
+        (2, "refused", "disk I/O error"),
+    ]
+    assert [os.path.exists(log_of(queue.paths.root, job)) for job in (1, 2)] == [False, True]
+    with pytest.raises(Storage):
+        janitor.prune_selected(queue, ["2"])
 
 
 def test_a_strangers_job_is_denied(queue, monkeypatch):

@@ -331,14 +331,16 @@ def test_a_type_may_say_how_long_silence_may_be(tq):
 
 
 def test_cancel_of_a_zombie_works_without_its_worker(tq):
-    """Q33: kill -9 of the worker: cancel exits 0 and the job is canceled at once, with nobody to see the flag; and so
-    it is on another host, once zombie-after has passed."""
+    """Q33: kill -9 of the worker: cancel exits 0 and the job is canceled at once, with nobody to see the flag, also on its
+    last attempt; and so it is on another host, once zombie-after has passed."""
     here, there = tq.submit("slow"), tq.submit("--", "sleep", "60")
-    with tq.worker("--slots", "2") as worker:
-        until(lambda: all(tq.job(job)["attempt"]["pid"] for job in (here, there)))
+    last = tq.submit("--max-attempts", "1", "--", "sleep", "60")
+    with tq.worker("--slots", "3") as worker:
+        until(lambda: all(tq.job(job)["attempt"]["pid"] for job in (here, there, last)))
         kill_all_at_once(worker)
-    tq.ok("cancel", here)
-    assert tq.state(here) == "canceled"
+    for job in (here, last):
+        assert tq.ok("cancel", job, "--json").json["items"] == [{"id": job, "result": "canceled", "error": None}]
+        assert tq.state(job) == "canceled"
     assert tq.ok("cancel", there, before=ELSEWHERE).out
     assert tq.job(there)["reason"] == "canceling"
     until(lambda: tq.ok("cancel", there, before=ELSEWHERE) and tq.state(there) == "canceled")

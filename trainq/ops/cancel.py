@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING
 
 from trainq import wake
 from trainq.base.crash import point
-from trainq.base.errors import NoSelector, NotPossible
+from trainq.base.errors import NoSelector, NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.cards import uid_of
-from trainq.ops.change import Change
+from trainq.ops.change import Change, in_batches
 from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
+from trainq.ops.sure import surely
 from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
-
-BATCH = 500  # a transaction: nobody waits long at the gate, however many are meant
 
 
 def cancel(
@@ -38,41 +37,61 @@ def cancel(
         raise NoSelector("cancel: which jobs?")
     with queue.session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
-        states = reads.states(tx, found.ids)
-    if not dry_run:
-        _take_back(queue, [number for number, state in states.items() if state == "running"])
-    changes: list[Change] = []
-    for start in range(0, len(found.ids), BATCH):
-        batch = found.ids[start : start + BATCH]
-        with queue.session.reading() if dry_run else queue.session.writing() as tx:
-            rows = reads.owned(tx, batch)
-            gone = {row["id"]: row for row in reads.past(tx, [one for one in batch if one not in rows])}
-            done = [
-                _cancel(tx, queue, rows[one], now, message, dry_run) if one in rows else _gone(one, gone.get(one))
-                for one in batch
-                if one not in rows or not which.state or rows[one]["state"] in which.state  # as it was when selected
-            ]
+    asked: dict[int, Row] = {}
+
+    def decide(tx: Transaction, batch: Sequence[int]) -> tuple[list[Change], dict[int, Row]]:
+        rows = reads.owned(tx, batch)
+        gone = {row["id"]: row for row in reads.past(tx, [one for one in batch if one not in rows])}
+        done = [
+            _cancel(tx, queue, rows[one], now, message, dry_run) if one in rows else _gone(one, gone.get(one))
+            for one in batch
+            if one not in rows or not which.state or rows[one]["state"] in which.state  # as it was when selected
+        ]
+        return done, rows
+
+    def change(batch: Sequence[int]) -> list[Change]:
+        if dry_run:
+            with queue.session.reading() as tx:
+                return decide(tx, batch)[0]
+        done, rows = surely(
+            queue.session,
+            lambda tx: decide(tx, batch),
+            lambda tx, answer: jobs.are_canceled(tx, _ids(answer[0], "canceled", "canceling"), at_once=now),
+        )
         point("cancel.committed")
-        changes += done
-        if not dry_run:
-            _tell(queue, rows, done)
+        _tell(queue, rows, done)
+        asked.update({number: rows[number] for number in _ids(done, "canceling")})
+        return done
+
+    changes = in_batches(found.ids, change)
+    if asked and not dry_run:
+        changes = _take_back(queue, asked, changes)
     if found.one and changes and changes[0].result == "ended":
         raise NotPossible(f"{changes[0].error}; nothing to cancel", hint=f"trainq history {found.ids[0]}")
     return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
 
 
-def _take_back(queue: Queue, running: Collection[int]) -> None:
-    """A named job whose worker is gone is given back first: then it is canceled at once, without its worker."""
-    if running:
-        take_back(queue.session, queue.settings.times.zombie_after, only=running)
+def _take_back(queue: Queue, asked: Mapping[int, Row], changes: Sequence[Change]) -> list[Change]:
+    """Jobs that run and whose worker is gone end at once, without it: asked first, they end canceled and nothing else."""
+    try:
+        found = take_back(queue.session, queue.settings.times.zombie_after, only=asked)
+    except TrainqError:
+        return list(changes)  # they are asked to end, as is said of them; whoever looks next takes them back
+    ended = {one.job_id for one in found if one.state == "canceled"}
+    changes = [one._replace(result="canceled") if one.id in ended else one for one in changes]
+    _tell(queue, asked, [one for one in changes if one.id in ended])
+    return changes
 
 
 def _tell(queue: Queue, rows: Mapping[int, Row], done: Sequence[Change]) -> None:
     """Wake whom it concerns, and delete what was kept for those that have ended."""
-    if any(change.result in ("canceled", "canceling") for change in done):
+    if _ids(done, "canceled", "canceling"):
         wake.ring(queue.paths.bell_number)
-    ended = {change.id for change in done if change.result == "canceled"}
-    secrets.drop_all(queue.session, queue.paths, [uid_of(row) for number, row in rows.items() if number in ended])
+    secrets.drop_all(queue.session, queue.paths, [uid_of(rows[number]) for number in _ids(done, "canceled")])
+
+
+def _ids(changes: Sequence[Change], *results: str) -> list[int]:
+    return [one.id for one in changes if one.result in results and isinstance(one.id, int)]
 
 
 def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | None, dry_run: bool) -> Change:

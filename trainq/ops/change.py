@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainq.base.errors import TrainqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BATCH = 500  # a transaction: nobody waits long at the gate, however many are meant
 
 
 class Change(NamedTuple):
@@ -12,3 +19,17 @@ class Change(NamedTuple):
     result: str
     error: str | None = None
     facts: dict[str, Any] | None = None
+
+
+def in_batches(ids: Sequence[int], change: Callable[[Sequence[int]], list[Change]]) -> list[Change]:
+    """Change so many of them at a time. An error after the first time is told of those that are left: what came before
+    it is done, and has to be told, too."""
+    changes: list[Change] = []
+    for start in range(0, len(ids), BATCH):
+        try:
+            changes += change(ids[start : start + BATCH])
+        except TrainqError as error:
+            if not changes:
+                raise
+            return changes + [Change(number, "refused", error.message) for number in ids[start:]]
+    return changes

@@ -17,17 +17,19 @@ from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
 from trainq.ops import needed, secrets
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change
+from trainq.ops.change import Change, in_batches
 from trainq.ops.lost import take_back
 from trainq.ops.select import EVERYTHING, select
+from trainq.ops.sure import surely
 from trainq.store import models as model_rows
 from trainq.store import pruning, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
+    from trainq.store.session import Transaction
 
 WORKER_AGE_S = 86400.0
 BUSY = "another janitor is at work"
@@ -72,12 +74,13 @@ def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHIN
     point("prune.selected")
     for number in gone:
         work.attempt_to("run", work.drop_run, number, due=work.has_run)
-    left = [row["id"] for row in rows if row["id"] not in {*gone, *denied}]
+    told = {change.id for change in work.changes}
+    left = [row["id"] for row in rows if row["id"] not in {*told, *denied}]
     with session.reading() as tx:  # once more: what was retried meanwhile is refused for what it is now
-        states = {row["id"]: row["state"] for row in reads.jobs(tx, left)}
+        states = reads.states(tx, left)
     if found.one and left:
         raise NotPossible(f"job {left[0]} is {states.get(left[0], 'pruned')}", hint=f"trainq cancel {left[0]}")
-    work.stray_data(work.before_files)
+    work.step("training sets", _Pass.stray_data)
     changes = work.changes + [Change(number, "denied", why) for number, why in denied.items()]
     changes += [Change(number, "refused", f"it is {states.get(number, 'pruned')}") for number in left]
     changes += [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
@@ -106,16 +109,21 @@ class _Pass:
             try:
                 rows()
             except TrainqError as error:
-                if error.word != DiskFull.word:
+                if error.word != DiskFull.word and not self.changes:
                     raise
-                self.trouble.append(f"{what}: {error}")  # what is deleted below may make the room for the next pass
+                # On a full disk what is deleted below may make the room for the next pass; and what is done has to be told.
+                self.trouble.append(f"{what}: {error}")
         for what, step in STEPS:
-            try:
-                step(self, self.before_files)
-            except (TrainqError, OSError) as error:
-                self.trouble.append(f"{what}: {error}")  # one sick corner does not stop the others
+            self.step(what, step)
             point("prune.step")
         return Pass(self.changes, self.removed, self.trouble)
+
+    def step(self, what: str, step: Callable[[_Pass, float], None]) -> None:
+        """Do one step; one sick corner does not stop the others."""
+        try:
+            step(self, self.before_files)
+        except (TrainqError, OSError) as error:
+            self.trouble.append(f"{what}: {error}")
 
     def count(self, what: str, n: int = 1) -> None:
         if n:
@@ -152,23 +160,26 @@ class _Pass:
             self.changes += [Change(number, "removed") for number in ids]
             return
         while True:
-            with self.session.writing() as tx:
-                ids = pruning.old_jobs(tx, before)
-                pruning.retire(tx, ids)
-            point("prune.retired")
-            self.changes += [Change(number, "removed") for number in ids]
-            if len(ids) < pruning.BATCH:
+            done = self._retire(lambda tx: pruning.old_jobs(tx, before))
+            self.changes += done
+            if len(done) < pruning.BATCH:
                 return
 
-    def retire(self, ids: Sequence[int]) -> Collection[int]:
+    def retire(self, ids: Sequence[int]) -> list[int]:
         """These jobs as far as they have ended still, whatever their age, a batch a transaction; those that went."""
-        gone = dict.fromkeys(ids if self.dry_run else ())
-        for start in range(0, 0 if self.dry_run else len(ids), pruning.BATCH):
-            with self.session.writing() as tx:
-                batch = pruning.retire(tx, ids[start : start + pruning.BATCH])
-            gone.update(dict.fromkeys(batch))
-        self.changes += [Change(number, "removed") for number in gone]
-        return gone.keys()
+        if self.dry_run:
+            done = [Change(number, "removed") for number in ids]
+        else:
+            done = in_batches(ids, lambda batch: self._retire(lambda _tx: batch))
+        self.changes += done
+        return [one.id for one in done if one.result == "removed" and isinstance(one.id, int)]
+
+    def _retire(self, which: Callable[[Transaction], Sequence[int]]) -> list[Change]:
+        gone = surely(
+            self.session, lambda tx: pruning.retire(tx, which(tx)), lambda tx, gone: not reads.states(tx, gone)
+        )
+        point("prune.retired")
+        return [Change(number, "removed") for number in gone]
 
     def old_history(self, _before: float) -> None:
         """History and workers past their age (not that of files), and free pages."""
@@ -198,10 +209,8 @@ class _Pass:
             if self.dry_run or not found:
                 self.count("training sets", len(found))
                 break
-            with self.session.writing() as tx:
-                found = pruning.unnamed_data(tx, before)
-                pruning.forget_data(tx, [data_id for data_id, _, _ in found])
-            self.count("training sets", len(found))
+            gone = surely(self.session, lambda tx: self._forget_data(tx, before), _are_forgotten)
+            self.count("training sets", len(gone))
             point("prune.data_forgotten")
         going = {sha256 for _, sha256, _ in found}  # of a dry run: the rows are there still
         for kept in datasets.kept(self.paths):
@@ -212,6 +221,11 @@ class _Pass:
     def _is_unnamed(self, kept: datasets.Kept, _before: float) -> bool:
         with self.session.reading() as tx:
             return kept.sha256 is None or not pruning.data_is_named(tx, kept.sha256)
+
+    def _forget_data(self, tx: Transaction, before: float) -> list[str]:
+        found = pruning.unnamed_data(tx, before)
+        pruning.forget_data(tx, [data_id for data_id, _, _ in found])
+        return [sha256 for _, sha256, _ in found]
 
     def _drop_data(self, kept: datasets.Kept, before: float) -> bool:
         if kept.sha256 is None:
@@ -314,6 +328,10 @@ class _Pass:
                 path = os.path.join(directory, name)
                 if kind == "file" and files.is_temporary(name) and needed.is_before(path, before):
                     self.attempt_to("temporary files", files.remove, path)
+
+
+def _are_forgotten(tx: Transaction, digests: Sequence[str]) -> bool:
+    return not any(pruning.data_is_named(tx, sha256) for sha256 in digests)
 
 
 STEPS: tuple[tuple[str, Callable[[_Pass, float], None]], ...] = (

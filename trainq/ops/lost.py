@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from trainq.base import clock, hosts
 from trainq.base.crash import point
+from trainq.base.errors import TrainqError
 from trainq.ops import strays
-from trainq.store import lost
+from trainq.ops.sure import surely
+from trainq.store import lost, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trainq.store.lost import Held, Lost
     from trainq.store.session import Session, Transaction
@@ -31,9 +33,21 @@ def take_back(
         running = lost.running(tx, mine)
     found = take_back_from_the_dead(session, [one for one in held if only is None or one.job_id in only])
     if any(only is None or number in only for number in running):
-        with session.writing() as tx:
-            found += lost.look(tx, hosts.identity(), clock.boot_s(), zombie_after_s, mine=mine, only=only)
+        try:
+            found += surely(
+                session,
+                lambda tx: lost.look(tx, hosts.identity(), clock.boot_s(), zombie_after_s, mine=mine, only=only),
+                _are_back,
+            )
+        except TrainqError:
+            if not found:
+                raise
+            # what was taken back has to be told; the others are looked at again by whoever comes next
     return found
+
+
+def _are_back(tx: Transaction, found: Iterable[Lost]) -> bool:
+    return not any(reads.is_running(tx, one.job_id, one.attempt) for one in found)
 
 
 def held_here(tx: Transaction) -> list[Held]:
@@ -49,7 +63,10 @@ def take_back_from_the_dead(session: Session, held: Sequence[Held]) -> list[Lost
     left = strays.end({one.uid: one.attempt for one in dead})
     point("expire.strays_ended")
     gone = [one for one in dead if one.uid not in left]
-    with session.writing() as tx:
-        found = [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
+    found = surely(
+        session,
+        lambda tx: [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")],
+        _are_back,
+    )
     point("expire.committed")
     return found

@@ -8,12 +8,14 @@ from trainq import wake
 from trainq.base.errors import NoSelector, NotFound
 from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.ops.change import Change
+from trainq.ops.sure import surely
 from trainq.store import queues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainq.ops.queue import Queue
+    from trainq.store.session import Transaction
 
 
 def resume(queue: Queue, names: Sequence[str], *, all_: bool = False, dry_run: bool = False) -> list[Change]:
@@ -29,13 +31,21 @@ def resume(queue: Queue, names: Sequence[str], *, all_: bool = False, dry_run: b
             raise NotFound(
                 f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}", hint="trainq resume --all"
             )
-    session = queue.session
-    with session.reading() if dry_run else session.writing() as tx:
+
+    def decide(tx: Transaction) -> list[Change]:
         closed = queues.paused(tx)
         wanted = dict.fromkeys([*names, *(sorted(closed) if all_ else ())])
-        changes = [Change(name, "resumed" if name in closed else "already") for name in wanted]
-        if not dry_run:
-            for name in wanted:
-                queues.resume(tx, name)
+        return [Change(name, "resumed" if name in closed else "already") for name in wanted]
+
+    def open_(tx: Transaction) -> list[Change]:
+        changes = decide(tx)
+        for one in changes:
+            queues.resume(tx, str(one.id))
+        return changes
+
+    if dry_run:
+        with queue.session.reading() as tx:
+            return decide(tx)
+    changes = surely(queue.session, open_, lambda tx, done: not {one.id for one in done} & queues.paused(tx).keys())
     wake.ring(queue.paths.bell_number)
     return changes

@@ -10,11 +10,12 @@ from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
 from trainq.ops import secrets
-from trainq.ops.cancel import BATCH, may_change
+from trainq.ops.cancel import may_change
 from trainq.ops.cards import uid_of
-from trainq.ops.change import Change
+from trainq.ops.change import Change, in_batches
 from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
+from trainq.ops.sure import surely
 from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
@@ -39,26 +40,43 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
     with session.reading() as tx:
         found = _select(tx, words, which, queue.actor.user_id)
         unknown = [_unknown(tx, word) for word in found.unknown]
-    changes: list[Change] = []
-    for start in range(0, len(found.ids), BATCH):
-        batch = found.ids[start : start + BATCH]
+
+    def change(batch: Sequence[int]) -> list[Change]:
         specs = _specs(queue, batch)
         kept = [] if dry_run else _keep(queue, {number: spec.get("secrets", ()) for number, spec in specs.items()})
+
+        def decide(tx: Transaction) -> tuple[list[Change], dict[int, Row]]:
+            rows = reads.owned(tx, batch)
+            done = [
+                _retry(tx, queue, row, specs.get(row["id"], {}), kept, dry_run=dry_run, one=found.one)
+                for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
+                if row is not None and (not which.state or row["state"] in which.state)
+            ]
+            return done, rows
+
+        if dry_run:
+            with session.reading() as tx:
+                return decide(tx)[0]
         try:
-            with session.reading() if dry_run else session.writing() as tx:
-                rows = reads.owned(tx, batch)
-                done = [
-                    _retry(tx, queue, row, specs.get(row["id"], {}), kept, dry_run=dry_run, one=found.one)
-                    for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
-                    if row is not None and (not which.state or row["state"] in which.state)
-                ]
+            done = surely(session, decide, _are_retried)[0]
         finally:
             secrets.drop_all(session, queue.paths, kept)  # of what was refused: what waits now keeps its own
         point("retry.committed")
-        changes += done
-        if any(change.result == "retried" for change in done) and not dry_run:
+        if any(one.result == "retried" for one in done):
             wake.ring(queue.paths.bell_number)
-    return changes + unknown
+        return done
+
+    return in_batches(found.ids, change) + unknown
+
+
+def _are_retried(tx: Transaction, answer: tuple[list[Change], dict[int, Row]]) -> bool:
+    """Whether those that were put back are not what they had been, or have begun one more attempt since."""
+    done, before = answer
+    ids = [one.id for one in done if one.result == "retried" and isinstance(one.id, int)]
+    return all(
+        (row["state"], row["attempt"]) != (before[number]["state"], before[number]["attempt"])
+        for number, row in reads.owned(tx, ids).items()
+    )
 
 
 def _select(tx: Transaction, words: Sequence[str], which: Filter, user_id: int) -> Selected:

@@ -14,6 +14,7 @@ from trainq.base import hosts
 from trainq.base.errors import NotFound
 from trainq.base.units import rfc3339
 from trainq.ops.change import Change
+from trainq.ops.sure import surely
 from trainq.store import workers
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def crew(queue: Queue, *, all_: bool = False) -> Crew:
     """Workers that have not said good-bye, newest first; with `all_` those that have, too."""
     zombie_after = queue.settings.times.zombie_after
     with queue.session.reading() as tx:
-        rows = [row for row in workers.everyone(tx) if all_ or row["ended_at"] is None]
+        rows = workers.everyone(tx) if all_ else _present(tx)
         ages = [tx.now - row["heartbeat_at"] for row in rows]
         return Crew([_document(tx, row, zombie_after, hosts.identity()) for row in rows], ages)
 
@@ -42,8 +43,7 @@ def crew(queue: Queue, *, all_: bool = False) -> Crew:
 def crew_of(tx: Transaction, zombie_after_s: float) -> list[dict[str, Any]]:
     """The workers that have not said good-bye, in a transaction that is open."""
     identity = hosts.identity()
-    rows = [row for row in workers.everyone(tx) if row["ended_at"] is None]
-    return [_document(tx, row, zombie_after_s, identity) for row in rows]
+    return [_document(tx, row, zombie_after_s, identity) for row in _present(tx)]
 
 
 def takes(worker: Mapping[str, Any], queue_name: str) -> bool:
@@ -53,13 +53,20 @@ def takes(worker: Mapping[str, Any], queue_name: str) -> bool:
 
 def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
     """Let workers out of quarantine, by name or id; what was done to each. Raises NotFound for a single unknown one."""
-    with queue.session.writing() as tx:
-        rows = [row for row in workers.everyone(tx) if row["ended_at"] is None]
-        changes = [_clear(tx, rows, name) for name in names]
+    changes = surely(
+        queue.session,
+        lambda tx: [_clear(tx, _present(tx), name) for name in names],
+        lambda tx, done: not {row["name"] for row in _present(tx) if row["quarantine"]} & {one.id for one in done},
+    )
     if len(names) == 1 and changes[0].result == "unknown":
         raise NotFound(f"no such worker: {names[0]}", hint="trainq workers")
     wake.ring(queue.paths.bell_number)
     return changes
+
+
+def _present(tx: Transaction) -> list[Any]:
+    """Those that have not said good-bye, newest first."""
+    return [row for row in workers.everyone(tx) if row["ended_at"] is None]
 
 
 def _clear(tx: Transaction, rows: Sequence[Any], name: str) -> Change:

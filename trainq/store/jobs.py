@@ -358,6 +358,15 @@ def request_cancel(tx: Transaction, job_id: int, by: str, *, grace_s: float | No
     return "already" if row["state"] == "canceled" else str(row["state"])
 
 
+def are_canceled(tx: Transaction, ids: Iterable[int], *, at_once: bool) -> bool:
+    """Whether each of these is canceled, or runs and is asked to end (`at_once`: without any grace)."""
+    sql = (
+        "SELECT 1 FROM job WHERE id = ? AND (state = 'canceled'"
+        " OR (state = 'running' AND cancel_at IS NOT NULL AND (NOT ? OR cancel_grace_s = 0)))"
+    )
+    return all(tx.value(sql, (job_id, at_once)) for job_id in ids)
+
+
 def retry(tx: Transaction, job_id: int, by: str) -> bool:
     """Run an errored or canceled job again under its id. False when its state does not allow it."""
     return bool(tx.named("retry", id=job_id, by=by))

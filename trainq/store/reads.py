@@ -38,9 +38,9 @@ def jobs(tx: Transaction, ids: Sequence[int]) -> list[Row]:
 
 
 def owned(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
-    """Of these jobs what a change must know: state, key, fingerprint, whose it is, and what its uid is made of."""
+    """Of these jobs what a change must know: state, attempt, key, fingerprint, whose it is, what its uid is made of."""
     sql = (
-        "SELECT j.id, j.state, j.key, j.fingerprint, j.user, j.user_id, s.uid AS call_uid, s.first_id"
+        "SELECT j.id, j.state, j.attempt, j.key, j.fingerprint, j.user, j.user_id, s.uid AS call_uid, s.first_id"
         " FROM job j JOIN submission s ON s.id = j.submission_id WHERE j.id"
     )
     return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
