@@ -81,10 +81,10 @@ def put(session: Any, *some: NewJob, **more: Any) -> list[int]:
         return list(jobs.submit(tx, submission(**more), some or (new_job(),)))
 
 
-def join(tx: Transaction, name: str = "w", identity: str = "here/1") -> int:
+def join(tx: Transaction, name: str = "w", identity: str = "here/1", **more: Any) -> int:
     return workers.join(
         tx, name=name, host="here", identity=identity, pid=os.getpid(), pid_start=1, user_id=1000, version="0",
-        slots=1, queues=["default"],
+        slots=1, queues=["default"], **more,
     )  # fmt: skip
 
 

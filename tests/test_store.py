@@ -1095,9 +1095,22 @@ print(json.dumps(claimed))
         take(session, first)
         with session.writing() as tx:
             assert workers.jobs_of(tx, first) == [1]
-            assert pruning.forget_workers(tx, tx.now - 1) == 0
-            assert pruning.forget_workers(tx, tx.now + 1) == 1
+            assert pruning.old_workers(tx, tx.now - 1) == []
+            assert [row["id"] for row in pruning.old_workers(tx, tx.now + 1)] == [second]
+            pruning.forget_workers(tx, [second])
             assert [row["id"] for row in workers.everyone(tx)] == [first]
+            assert join(tx, "c") == second + 1
+
+    def test_a_worker_that_was_forgotten_joins_again(self, session):
+        """Under the id that its claims carry, in quarantine if it was."""
+        with session.writing() as tx:
+            first, second = join(tx, "a"), join(tx, "b")
+            pruning.forget_workers(tx, [first])
+            assert [workers.is_known(tx, number) for number in (first, second)] == [False, True]
+            assert workers.is_quarantined(tx, first)
+            assert join(tx, "a", worker_id=first, quarantine="sick") == first
+            assert workers.is_quarantined(tx, first)
+            assert not workers.is_quarantined(tx, second)
             assert join(tx, "c") == second + 1
 
     def test_counters_answer_for_queues_and_states(self, session):

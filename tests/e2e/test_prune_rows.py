@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from e2e.kit import COMMAND, until
+from e2e.kit import COMMAND, FAR, until
 
 JANITOR_POINTS = ("prune.retired", "prune.data_forgotten", "store.before_commit", "store.after_commit")
 NO_GRACE = {"TRAINQ_KEEP_FILE_GRACE": "0s"}
@@ -291,3 +291,39 @@ def test_what_a_job_wrote_into_its_run_directory_stays(tq):
     for job in (with_set, without):
         assert os.path.exists(os.path.join(tq.root, "runs", str(job), "1", "data", "own"))
         assert not os.path.exists(os.path.join(tq.root, "runs", str(job), "1", ".unpacked"))
+
+
+def test_a_worker_that_lives_keeps_its_row(tq):
+    """Q42: a laptop after a weekend, a clock that was set: a worker of this host that was not heard of for days and is
+    there keeps its row; one that is gone, or that said good-bye, is forgotten."""
+    tq("worker", "--once", "--name", "left")
+    assert tq("worker", "--name", "killed", env={"TRAINQ_CRASH": "worker.joined"}).code == -9
+    with tq.worker("--name", "lives", env=FAR):
+        set_workers_back(tq)
+        assert tq.ok("prune", "--json").json["removed"] == {"workers": 2}
+        assert rows(tq, "SELECT name FROM worker") == [("lives",)]
+
+
+def test_a_worker_that_was_forgotten_is_there_again(tq):
+    """Q42: whoever has deleted the row of a living worker (another host's clock says nothing of it): at its next beat it
+    is there again, and its jobs have a worker."""
+    with tq.worker("--name", "lives", "--slots", "1") as worker:
+        (before,) = rows(tq, "SELECT id FROM worker")
+        with sqlite3.connect(os.path.join(tq.root, "queue.sqlite")) as db:
+            db.execute("DELETE FROM worker")
+        db.close()
+        number = tq.submit("slow")
+        until(lambda: [item["state"] for item in tq.ok("workers", "--json").json["items"]] == ["busy"])
+        assert rows(tq, "SELECT id, name FROM worker") == [(*before, "lives")]
+        assert rows(tq, "SELECT id, worker_id FROM job WHERE state = 'running'") == [(number, *before)]
+        (tq.dir / "go").touch()
+        until(lambda: tq.state(number) == "done")
+        assert worker.said("trouble") == []
+
+
+def set_workers_back(tq) -> None:
+    """Make all workers look as if they were last heard of two days ago."""
+    with sqlite3.connect(os.path.join(tq.root, "queue.sqlite")) as db:
+        for column in ("started_at", "heartbeat_at", "ended_at"):
+            db.execute(f"UPDATE worker SET {column} = {column} - 172800")
+    db.close()

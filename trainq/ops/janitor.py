@@ -7,11 +7,11 @@ them, and after `file_grace`. Waiting and running jobs are never touched; models
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.artifacts import datasets, models, runs
-from trainq.base import files
+from trainq.base import files, hosts
 from trainq.base.crash import point
 from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
@@ -187,17 +187,22 @@ class _Pass:
         if self.dry_run:
             with self.session.reading() as tx:
                 self.count("histories", pruning.old_past(tx, old))
-                self.count("workers", pruning.old_workers(tx, self.now - WORKER_AGE_S))
+                self.count("workers", len(self._gone_workers(tx)))
             return
         while True:
             with self.session.writing() as tx:
-                gone = pruning.forget_past(tx, old)
-            self.count("histories", gone)
-            if gone < pruning.BATCH:
+                forgotten = pruning.forget_past(tx, old)
+            self.count("histories", forgotten)
+            if forgotten < pruning.BATCH:
                 break
         with self.session.writing() as tx:
-            self.count("workers", pruning.forget_workers(tx, self.now - WORKER_AGE_S))
+            gone = self._gone_workers(tx)
+            pruning.forget_workers(tx, gone)
+        self.count("workers", len(gone))
         pruning.give_back_pages(self.session)
+
+    def _gone_workers(self, tx: Transaction) -> list[int]:
+        return [row["id"] for row in pruning.old_workers(tx, self.now - WORKER_AGE_S) if _may_be_gone(row)]
 
     # files -------------------------------------------------------------------------------------------------------
 
@@ -328,6 +333,13 @@ class _Pass:
                 path = os.path.join(directory, name)
                 if kind == "file" and files.is_temporary(name) and needed.is_before(path, before):
                     self.attempt_to("temporary files", files.remove, path)
+
+
+def _may_be_gone(worker: Any) -> bool:
+    """Of a worker that was not heard of for so long: here it counts whether it is there, elsewhere nothing can be seen."""
+    if worker["ended_at"] is not None or worker["host_identity"] != hosts.identity():
+        return True
+    return os.getuid() in (0, worker["user_id"]) and not hosts.is_same_process(worker["pid"], worker["pid_start"])
 
 
 def _are_forgotten(tx: Transaction, digests: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ Everything is done a bounded number of rows at a time, so that nobody waits long
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,20 +86,18 @@ def _forget_submission(tx: Transaction, submission_id: int) -> None:
         )
 
 
-_OLD_WORKERS = (
-    "FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
-    " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = worker.id)"
-)
+def old_workers(tx: Transaction, before: float) -> list[Any]:
+    """The rows of workers that said good-bye, or were not heard of since, before then; never one that a job names."""
+    return tx.rows(
+        "SELECT * FROM worker WHERE coalesce(ended_at, heartbeat_at) <= ?"
+        " AND NOT EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = worker.id)",
+        (before,),
+    )
 
 
-def old_workers(tx: Transaction, before: float) -> int:
-    """How many workers said good-bye, or were not heard of since, before then; never one that a job names."""
-    return int(tx.value(f"SELECT count(*) {_OLD_WORKERS}", (before,)))
-
-
-def forget_workers(tx: Transaction, before: float) -> int:
-    """Delete those workers."""
-    return tx.changed(f"DELETE {_OLD_WORKERS}", (before,))
+def forget_workers(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete the rows of workers."""
+    tx.many("DELETE FROM worker WHERE id = ?", [(worker_id,) for worker_id in ids])
 
 
 def give_back_pages(session: Session) -> None:

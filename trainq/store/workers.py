@@ -13,15 +13,23 @@ if TYPE_CHECKING:
 
 def join(
     tx: Transaction, *, name: str, host: str, identity: str, pid: int, pid_start: int, user_id: int, version: str,
-    slots: int, queues: Sequence[str],
+    slots: int, queues: Sequence[str], worker_id: int | None = None, quarantine: str | None = None,
 ) -> int:  # fmt: skip
-    """Enter a worker; its id, never used again."""
+    """Enter a worker; its id, never used again but by itself (`worker_id`) when its row was deleted."""
     rows = tx.rows(
-        "INSERT INTO worker(name, host, host_identity, pid, pid_start, user_id, version, slots, queues, state, started_at,"
-        " heartbeat_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 'idle', ?, ?) RETURNING id",
-        (name, host, identity, pid, pid_start, user_id, version, slots, json.dumps(list(queues)), tx.now, tx.now),
-    )
+        "INSERT INTO worker(id, name, host, host_identity, pid, pid_start, user_id, version, slots, queues, state,"
+        " quarantine, started_at, heartbeat_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'idle', ?, ?, ?) RETURNING id",
+        (
+            worker_id, name, host, identity, pid, pid_start, user_id, version, slots, json.dumps(list(queues)), quarantine,
+            tx.now, tx.now,
+        ),
+    )  # fmt: skip
     return int(rows[0][0])
+
+
+def is_known(tx: Transaction, worker_id: int) -> bool:
+    """Whether its row is there still."""
+    return tx.value("SELECT 1 FROM worker WHERE id = ?", (worker_id,)) is not None
 
 
 def move(tx: Transaction, worker_id: int, state: str) -> None:
@@ -35,8 +43,8 @@ def quarantine(tx: Transaction, worker_id: int, why: str | None) -> None:
 
 
 def is_quarantined(tx: Transaction, worker_id: int) -> bool:
-    """Whether the worker is in quarantine still: people may have cleared it."""
-    return tx.value("SELECT quarantine FROM worker WHERE id = ?", (worker_id,)) is not None
+    """Whether the worker is in quarantine still: people may have cleared it. Without a row nobody has."""
+    return tx.value("SELECT 1 FROM worker WHERE id = ? AND quarantine IS NULL", (worker_id,)) is None
 
 
 def leave(tx: Transaction, worker_id: int) -> None:

@@ -107,11 +107,7 @@ class Worker:
             opened.callback(self._take_name().release)
         opened.callback(self.session.close)
         with self.session.writing() as tx:
-            self._id = workers.join(
-                tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
-                pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
-                slots=self.options.slots, queues=self.options.queues,
-            )  # fmt: skip
+            self._id = self._join(tx, None)
         point("worker.joined")
         opened.callback(self._leave)
         self._inbox = Inbox(max(2, self.options.slots))
@@ -133,6 +129,13 @@ class Worker:
         opened.callback(self._slots.close)
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
         self._say_what_is_paused()
+
+    def _join(self, tx: Transaction, worker_id: int | None) -> int:
+        return workers.join(
+            tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
+            pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
+            slots=self.options.slots, queues=self.options.queues, worker_id=worker_id, quarantine=self._quarantine.why,
+        )  # fmt: skip
 
     def _say_what_is_paused(self) -> None:
         """A worker that takes nothing from a queue says why, once, at its start."""
@@ -327,6 +330,8 @@ class Worker:
         beats = began >= self._beat_at
         try:
             with self.session.writing() as tx:
+                if beats and not workers.is_known(tx, self._id):
+                    self._join(tx, self._id)  # taken for dead, by a clock that was set
                 done = turn.take(tx, attempts, self._wanted(beats=beats))
         except turn.StoreFailed:
             return  # rolled back; the next turn settles it as what it is
