@@ -55,7 +55,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "checkpoint.stands": lambda root: shutil.rmtree(f"{root}/runs/1/checkpoints/3"),
     "secret.needed": lambda root: write(f"{root}/specs/0a.0.env"),
     "file.whole": lambda root: write(f"{root}/.new-0a"),
-    "run.unpacked": lambda root: os.mkdir(f"{root}/runs/1/1/.unpacked"),
+    "run.unpacked": lambda root: os.makedirs(f"{root}/runs/1/9/.unpacked"),
     "run.job": lambda root: os.mkdir(f"{root}/runs/99"),
 }
 BY_NAME = {rule.name: rule for rule in invariants.INVARIANTS}
@@ -118,6 +118,19 @@ def test_a_broken_rule_is_found(tq, name):
         for _ in range(2):
             harness.prune(tq, file_grace="0s")
         assert names(tq) == set()
+
+
+def test_what_is_unpacked_is_in_use_for_a_while_after_the_end(tq):
+    """The line after a job may read it still: neither told nor deleted until its limit has certainly passed."""
+    os.mkdir(f"{tq.root}/runs/1/1/.unpacked")
+    for age_s, is_there in ((60, True), (60 + 61, False)):
+        db = sqlite3.connect(os.path.join(tq.root, "queue.sqlite"))
+        db.execute("UPDATE event SET at = strftime('%s') - ? WHERE job_id = 1 AND state = 'done'", (age_s,))
+        db.commit()
+        db.close()
+        assert ("run.unpacked" in names(tq)) == (not is_there)
+        harness.prune(tq)
+        assert os.path.exists(f"{tq.root}/runs/1/1/.unpacked") == is_there
 
 
 def test_mends_are_steps_of_the_janitor():

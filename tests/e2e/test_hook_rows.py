@@ -351,3 +351,18 @@ def test_the_line_sees_the_new_version(tq):
     jobs = [tq.submit("ok", "--seed", n, "--on-end", line) for n in range(3)]
     tq.work("--slots", "1")
     assert [tq.ok("logs", job).out for job in jobs] == [f"trained\n@{n}\n" for n in (1, 2, 3)]
+
+
+def test_a_pass_of_the_janitor_leaves_the_line_its_training_sets(tq):
+    """Q42: what is unpacked for the attempt is there as long as the line may run, whoever prunes; then it goes."""
+    (tq.dir / "set").write_text("content")
+    line = "touch began; while [ ! -e go ]; do sleep 0.05; done; cat $TRAINQ_DATA > seen"
+    job = tq.submit("--data", "set", "--on-end", line, "--", "true")
+    with tq.worker("--once") as worker:
+        until((tq.dir / "began").exists)
+        assert tq.state(job) == "done"
+        tq.ok("prune", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+        (tq.dir / "go").touch()
+        worker.end()
+    assert (tq.dir / "seen").read_text() == "content"
+    assert "on-end" not in str(tq.history(job))

@@ -16,7 +16,7 @@ from trainq.base import files
 from trainq.base.errors import TrainqError
 from trainq.ops import needed, secrets
 from trainq.store import models as model_rows
-from trainq.store import pruning, reads, rules
+from trainq.store import pruning, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,10 +154,10 @@ def _runs_have_jobs(look: Look) -> Iterator[str]:
 
 
 def _unpacked_sets_are_in_use(look: Look) -> Iterator[str]:
-    running = {(row["id"], row["attempt"]) for row in reads.running(look.tx, -1)}
+    limit_s = look.queue.settings.times.hook_limit
     for job in runs.runs(look.queue.paths):
         for attempt, _ in runs.unpacked(look.queue.paths, job):
-            if (job, attempt) not in running:
+            if not needed.is_in_use(look.tx, job, attempt, limit_s):
                 yield f"the unpacked training sets of job {job}, attempt {attempt}, which does not run"
 
 

@@ -303,11 +303,11 @@ class _Pass:
                 found += [(job, attempt, directory) for attempt, directory in runs.unpacked(self.paths, job)]
             except (TrainqError, OSError) as error:
                 self.trouble.append(f"unpacked training sets: {error}")
+        limit_s = self.queue.settings.times.hook_limit
         with self.session.reading() as tx:
-            running = {(row["id"], row["attempt"]) for row in reads.running(tx, -1)}
-        for job, attempt, directory in found:
-            if (job, attempt) not in running:
-                self.attempt_to("unpacked training sets", files.remove_tree, directory)
+            found = [each for each in found if not needed.is_in_use(tx, *each[:2], limit_s)]
+        for _, _, directory in found:
+            self.attempt_to("unpacked training sets", files.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
         try:

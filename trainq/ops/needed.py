@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainq.artifacts import manifest
 from trainq.base.errors import Damaged
+from trainq.domain.states import ENDED
 from trainq.store import models as model_rows
 from trainq.store import reads
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from trainq.artifacts.models import Leftover
     from trainq.artifacts.paths import Paths
     from trainq.store.session import Transaction
+
+_MARGIN_S = 60.0
+"""For the end of a line that has come to its limit, and a worker that is slow to begin it."""
 
 
 def is_before(path: str, before: float) -> bool:
@@ -47,6 +51,14 @@ def is_kept(tx: Transaction, left: Leftover) -> bool:
     maker = _maker_of(left)
     end = None if maker is None else reads.end_of(tx, *maker)
     return end is not None and end["reason"] == "store"
+
+
+def is_in_use(tx: Transaction, job: int, attempt: int, hook_limit_s: float) -> bool:
+    """Whether an attempt runs, or has ended so lately that the line after it may run still."""
+    if reads.is_running(tx, job, attempt):
+        return True
+    end = reads.end_of(tx, job, attempt)
+    return end is not None and end["state"] in ENDED and end["at"] > tx.now - hook_limit_s - _MARGIN_S
 
 
 def _maker_of(left: Leftover) -> tuple[int, int] | None:

@@ -188,8 +188,8 @@ def attempts(tx: Transaction, ids: Sequence[int]) -> dict[int, list[Row]]:
 
 
 def end_of(tx: Transaction, job_id: int, attempt: int) -> Any:
-    """When and with what reason an attempt ended (at, reason); None while it runs, or when that is not remembered."""
-    sql = "SELECT at, reason FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
+    """When and how an attempt ended (at, state, reason); None while it runs, or when that is not remembered."""
+    sql = "SELECT at, state, reason FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
     return tx.one(sql, (job_id, attempt))
 
 
