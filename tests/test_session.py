@@ -27,6 +27,7 @@ from store_builders import (
 
 from trainq.base.errors import Damaged, DiskFull, GateBusy, NewerSchema, NoRoot, TrainqError
 from trainq.store import jobs
+from trainq.store.gate import Gate
 from trainq.store.session import APPLICATION_ID, SCHEMA, LocalSession, Unsure
 
 ROOT = os.getuid() == 0
@@ -440,6 +441,32 @@ def test_abandoning_forgets_what_was_not_committed(session):
     session.abandon()
     with session.reading() as tx:
         assert tx.value("SELECT count(*) FROM job") == 1
+
+
+def test_nobody_abandons_a_connection_outside_the_gate(session, where):
+    """DESIGN 10: while somebody else is in there it stays open, and goes on to be used; then it is another one."""
+    put(session)
+    before = session.connection()
+    other = where.session()
+    with other.writing():
+        session.abandon()
+        assert session.connection() is before
+    closed_under = []
+    session._db.close, close = lambda: (closed_under.append(is_shut(where)), close()), session._db.close
+    session.abandon()
+    assert closed_under == [True]
+    assert not is_shut(where)
+    assert session.connection() is not before
+    other.close()
+
+
+def is_shut(where):
+    """Whether somebody is behind the gate."""
+    other = Gate(where.lock, 0.0)
+    try:
+        return not other.try_enter()
+    finally:
+        other.close()
 
 
 def test_a_failed_opening_can_be_tried_again(where):

@@ -69,6 +69,10 @@ class Gate:
         except OSError:
             pass  # a full disk: the lock is ours all the same, and who waits in vain reads an older name or none
 
+    def try_enter(self) -> bool:
+        """Whether the gate could be had at once; for who does not have it. Raises NoLocks, Unwritable, Storage."""
+        return self._take(self._open())
+
     def leave(self) -> None:
         """Let the next one in."""
         if self._fd is not None:

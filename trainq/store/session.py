@@ -164,7 +164,23 @@ class LocalSession:
         self.gate.close()
 
     def abandon(self) -> None:
-        """Forget the connection after a storage fault; the next use opens a new one."""
+        """Forget the connection after a storage fault; the next use opens a new one.
+
+        Closed under the gate, like every other. If that cannot be had at once the connection goes on to be used: if it
+        is broken, the next fault leads here again.
+        """
+        try:
+            is_inside = self.gate.try_enter()
+        except TrainqError:
+            return  # it is the lock that is sick
+        if is_inside:
+            try:
+                self.drop()
+            finally:
+                self.gate.leave()
+
+    def drop(self) -> None:
+        """Close the connection, for who has the gate; the next use opens a new one."""
         if self._db is not None:
             try:
                 self._db.close()
@@ -279,7 +295,7 @@ class _Writing:
         A commit whose sync failed stands complete in the log, unseen as long as anybody has the queue open; were all of
         them killed, or the power cut, whoever opens it next would find it there and make it true after all.
         """
-        self._session.abandon()
+        self._session.drop()
         try:
             connection = self._session.connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -287,7 +303,7 @@ class _Writing:
             connection.execute(f"PRAGMA user_version = {schema}")
             connection.execute("COMMIT")
         except (sqlite3.Error, TrainqError):
-            self._session.abandon()  # the storage is sick for good; the look afterwards says what it can see
+            self._session.drop()  # the storage is sick for good; the look afterwards says what it can see
 
     def _roll_back(self) -> None:
         connection = self._session.connection()
@@ -295,7 +311,7 @@ class _Writing:
             try:
                 connection.execute("ROLLBACK")
             except sqlite3.Error:
-                self._session.abandon()  # the next opener rolls back what this one could not
+                self._session.drop()  # the next opener rolls back what this one could not
 
 
 class storage_errors:  # noqa: N801  # reads as a phrase: with storage_errors(path):
