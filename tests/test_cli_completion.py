@@ -219,3 +219,11 @@ def test_help_of_a_terminal_is_plain(filled):
     code, out = on_terminal(filled, "status", "--help", TERM="xterm")
     assert code == 0
     assert b"\x1b" not in out
+
+
+def test_of_a_queue_for_several_hosts(tmp_path):
+    """The words come from its tables, which have another name."""
+    trainq = Trainq(str(tmp_path / "queue"), str(tmp_path))
+    trainq.ok("init", "--shared", trainq.root)
+    trainq.ok("submit", "--", "true")
+    assert "1" in {word.split("\t")[0].split(":")[0] for word in asked(trainq, "bash", "trainq status ")[1]}

@@ -166,6 +166,30 @@ def test_a_process_dies_at_its_point():
     assert (died.returncode, died.stdout.split()) == (-signal.SIGKILL, ["0", "1", "2"])
 
 
+def test_only_no_such_file_says_that_nothing_is_there(where, monkeypatch):
+    """DESIGN 10: a name, one below a file, a loop of links, a name too long; what cannot be looked at is an error."""
+    os.symlink("nowhere", f"{where}/dangling")
+    os.symlink("loop", f"{where}/loop")
+    os.symlink(".", f"{where}/here")
+    files.write_durably(f"{where}/file", b"x")
+    for name in ("file", "dangling", "loop", "here", "."):
+        assert files.is_there(f"{where}/{name}"), name
+    for name in ("no", "file/no", "loop/no", "x" * 300):
+        assert not files.is_there(f"{where}/{name}"), name
+    assert [files.is_directory(f"{where}/{name}") for name in (".", "here", "file", "dangling", "loop")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    for number, kind in ((errno.EIO, Storage), (errno.ESTALE, Storage), (errno.EACCES, Unwritable)):
+
+        def sick(path, number=number, **_):
+            raise OSError(number, os.strerror(number), path)
+
+        monkeypatch.setattr(os, "stat", sick)
+        for look in (files.status, files.is_there, files.is_directory):
+            with pytest.raises(kind, match="file"):
+                look(f"{where}/file")
+
+
 def test_a_directory_is_made_once(where):
     """Making is said once; a file or a link in its place is refused; parents are made one by one."""
     assert files.make_directory(f"{where}/d") is True

@@ -7,8 +7,11 @@ Some calls of each kind fail, the errors taking turns; with TRAINQ_TEST_FAULTS=a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,9 @@ pytestmark = pytest.mark.timeout(3600 if ALL else 120)
 SOME = {"pwrite64": 5, "pread64": 4, "fcntl": 4, "fdatasync": 4, "openat": 3, "ftruncate": 2, "mmap": 1, "unlink": 2}
 """The calls, and how many of each fail when not all do."""
 SAID = (0, 1, 6)
+LARGE = random.Random(0).randbytes(3 << 19)
+"""More than fits a column, packed."""
+SET = hashlib.sha256(LARGE).hexdigest()
 BYSTANDER = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1])
@@ -214,6 +220,44 @@ def test_worker(tq, words):
     harness.check(tq)
     assert all(each.count("done") == 1 for each in harness.ends(tq).values())
     assert tq.models()[-1]["job"] == number
+
+
+LOOKS = ("stat", "lstat", "newfstatat", "statx")
+
+
+@pytest.mark.parametrize("error", ["EIO", "ESTALE"])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("queue.sqlite", ("status",)),
+        ("queue.sqlite", ("init",)),
+        ("data", ("submit", "--", "true")),
+        (f"data/{SET}.zst", ("submit", "--data", "set", "--", "true")),
+        ("runs/1/1/log", ("logs", "1")),
+        (".", ("status",)),
+    ],
+)
+def test_what_cannot_be_looked_at_is_not_gone(tq, path, words, error):
+    """DESIGN 10: a storage that cannot tell is said to be sick; nothing is made in the place of what it does not show,
+    and no other queue is taken for it."""
+    (tq.dir / "set").write_bytes(LARGE)
+    tq.submit("--data", "set", "--", "true")
+    tq.work()
+    tq.root = os.path.join(tq.env["HOME"], ".trainq")
+    shutil.copytree(os.path.join(tq.home.parent, "root"), tq.root)
+    sick = os.path.join(tq.root, path) if path != "." else os.path.join(tq.dir, ".trainq")
+    if path == ".":
+        shutil.copytree(tq.root, sick)
+    if words == ("init",):
+        words = ("init", tq.root)
+    before = tracing.traced([sick], "-e", f"trace={','.join(LOOKS)}", "-e", f"inject={','.join(LOOKS)}:error={error}")
+    done = tq(*words, root=None, before=before)
+    assert (done.code, done.out) == (6, ""), done
+    assert len(done.err.splitlines()) == 2, done
+    for wrong in ("no queue here", "missing", "vanished", "deleted", "gone"):
+        assert wrong not in done.err, done
+    assert [name for name in os.listdir(tq.root) if name.endswith(".sqlite")] == ["queue.sqlite"]
+    assert [job["id"] for job in tq.jobs()] == [1]
 
 
 def many(tq: CrashTq, request: dict[str, Any]) -> list[int]:

@@ -158,7 +158,7 @@ def _compressed(source: _Source) -> Iterator[bytes]:
 
 def stands(file: str) -> bool:
     """Whether a packed set is there; asked inside the transaction that will name it."""
-    return os.path.exists(file)
+    return files.is_there(file)
 
 
 def unpack(stored: bytes | str, target: str, sha256: str, size: int) -> None:
@@ -224,8 +224,5 @@ def kept(paths: Paths) -> Iterator[Kept]:
         path = os.path.join(paths.data, name)
         if kind != "file" or not (files.is_temporary(name) or name.endswith(".zst")):
             continue
-        try:
-            written_at = os.lstat(path).st_mtime
-        except FileNotFoundError:
-            continue
-        yield Kept(None if files.is_temporary(name) else name.removesuffix(".zst"), path, written_at)
+        if (found_now := files.status(path)) is not None:
+            yield Kept(None if files.is_temporary(name) else name.removesuffix(".zst"), path, found_now.st_mtime)

@@ -18,6 +18,7 @@ right with the same calls.
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts.manifest import MANIFEST
@@ -100,7 +101,7 @@ def find_placed(paths: Paths, key: str, version: int) -> str:
     target = paths.version(key, version)
     if files.is_there(target):
         return target
-    aside = [path for path, name in _entries(paths.aside_key(key)) if _number(name) == version]
+    aside = [path for path, name, _ in _entries(paths.aside_key(key)) if _number(name) == version]
     return next((path for path in aside if not path.endswith(_RETIRED)), target)
 
 
@@ -140,7 +141,7 @@ def put_aside(paths: Paths, key: str, version: int, *, retired: bool = False) ->
 def sweep_retired(paths: Paths, key: str, before: float) -> None:
     """Delete what was retired of a key before then (seconds since the epoch, by the file system's clock); an orphan may
     be a result that could not be stored, and is the janitor's."""
-    for path, name in _entries(paths.aside_key(key)):
+    for path, name, _ in _entries(paths.aside_key(key)):
         if name.endswith(_RETIRED) and all(left.changed_at <= before for left in _leftover(path, None, None)):
             crash.point("sweep.retired")
             discard(paths, path)
@@ -148,11 +149,12 @@ def sweep_retired(paths: Paths, key: str, before: float) -> None:
 
 def latest_on_disk(paths: Paths, key: str) -> int | None:
     """What `@latest` points to, None if it is missing or no link of ours; it may lag behind the rows."""
-    try:
-        return _number(os.readlink(paths.latest(key)))
-    except OSError:
-        # Missing, or something else has the name: a hint that is not there is made anew.
-        return None
+    link = paths.latest(key)
+    found = files.status(link)
+    if found is None or not stat.S_ISLNK(found.st_mode):
+        return None  # or something else has the name: a hint that is not there is made anew
+    with files.reporting(link):
+        return _number(os.readlink(link))
 
 
 def point_latest(paths: Paths, key: str, version: int | None) -> None:
@@ -217,34 +219,34 @@ def leftovers(paths: Paths) -> Iterator[Leftover]:
     """What lies in `.staging` and `.aside`: the janitor deletes what no running attempt or row has a claim
     to.
     """
-    for path, name in _entries(paths.staging):
+    for path, name, _ in _entries(paths.staging):
         job, _, rest = name.partition("-")
         attempt = rest.partition("-")[0]
         ours = job.isdecimal() and attempt.isdecimal()
         yield from _leftover(path, int(job) if ours else None, int(attempt) if ours else None)
     waiting = [paths.aside]
     while waiting:
-        for path, name in _entries(waiting.pop()):
+        for path, name, kind in _entries(waiting.pop()):
             if _number(name) is not None:
                 yield from _leftover(path, None, None)
-            elif os.path.isdir(path) and not os.path.islink(path):
+            elif kind == "directory":
                 waiting.append(path)
 
 
-def _entries(directory: str) -> list[tuple[str, str]]:
+def _entries(directory: str) -> list[tuple[str, str, str]]:
+    """Path, name and kind of what lies there."""
     with files.reporting(directory):
         try:
-            return [(os.path.join(directory, name), name) for name, _ in files.listed(directory)]
+            return [(os.path.join(directory, name), name, kind) for name, kind in files.listed(directory)]
         except FileNotFoundError:
             return []
 
 
 def _leftover(path: str, job: int | None, attempt: int | None) -> Iterator[Leftover]:
-    try:
+    found = files.status(path)
+    if found is not None:
         # A rename changes the inode's time and not that of the content.
-        yield Leftover(path, job, attempt, os.lstat(path).st_ctime)
-    except FileNotFoundError:
-        return
+        yield Leftover(path, job, attempt, found.st_ctime)
 
 
 def discard(paths: Paths, path: str) -> bool:

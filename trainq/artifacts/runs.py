@@ -104,7 +104,7 @@ def runs(paths: Paths) -> list[int]:
 def unpacked(paths: Paths, job: int) -> list[tuple[int, str]]:
     """A job's training sets that lie unpacked: attempt, directory. A worker that was killed leaves them behind."""
     found = [(number, paths.unpacked(job, number)) for number in map(int, _attempts(paths.run(job)))]
-    return [(number, directory) for number, directory in found if os.path.isdir(directory)]
+    return [(number, directory) for number, directory in found if files.is_directory(directory)]
 
 
 def _attempts(directory: str) -> list[str]:

@@ -43,6 +43,7 @@ _ANSWERS = frozenset(
         errno.ENXIO,
     }
 )
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 # Some file systems (FUSE, CIFS) have nothing to sync for a directory, or for any file, and say so in one of
 # these ways. Such a file system gives no better promise than the write itself; every real failure has another
 # number.
@@ -353,14 +354,25 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
-def is_there(path: str) -> bool:
-    """Whether anything has this name, also a link that leads nowhere. Only "no such file" says no."""
+def status(path: str, *, follow: bool = False) -> os.stat_result | None:
+    """What the file system says of this name, None if nothing has it. Only "no such file" says so: else it is an error."""
     try:
-        with _step(path):
-            os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        return os.stat(path, follow_symlinks=follow)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise explain(error, path) from error
+
+
+def is_there(path: str) -> bool:
+    """Whether anything has this name, also a link that leads nowhere."""
+    return status(path) is not None
+
+
+def is_directory(path: str) -> bool:
+    """Whether this is a directory, or a link to one."""
+    found = status(path, follow=True)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def replace(source: str, target: str) -> None:

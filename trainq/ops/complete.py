@@ -5,12 +5,11 @@ Quick and quiet: no queue is made, no lock is waited for, and whatever goes wron
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts.paths import Paths
 from trainq.domain.states import STATES
-from trainq.ops.queue import find, open_queue
+from trainq.ops.queue import find, is_there, open_queue
 from trainq.store import models, reads
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def words(what: str, root: str | None, typed: str) -> list[Word]:
     if what == "state":
         return _begun([(state, "") for state in STATES], typed)
     path, _ = find(root)
-    if not os.path.exists(Paths(path).database):
+    if not is_there(Paths(path)):
         return []
     return _begun(KINDS[what](open_queue(path), typed), typed)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base import clock
 from trainq.base.errors import TrainqError
-from trainq.base.files import printable
+from trainq.base.files import is_directory, printable
 from trainq.base.mounts import mount_of
 from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
@@ -111,7 +111,7 @@ def _directories(queue: Queue) -> Iterator[Check]:
 
 def _faulty(queue: Queue) -> Iterator[str]:
     for path in (queue.paths.root, *queue.paths.directories()):
-        if not os.path.isdir(path):
+        if not is_directory(path):
             yield f"{path}: missing"
         elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             yield f"{path}: not writable"

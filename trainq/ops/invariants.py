@@ -131,7 +131,8 @@ def _checkpoints_stand(look: Look) -> Iterator[str]:
     for job_id, number, digest in rules.newest_checkpoints(look.tx):
         found = {one.number: one.digest for one in checkpoints.candidates(look.queue.paths, job_id)}
         if found.get(number) != digest:
-            yield f"job {job_id}: checkpoint {number} is " + ("another one" if number in found else "gone")
+            path = os.path.join(look.queue.paths.checkpoints(job_id), f"{number:d}")
+            yield f"job {job_id}: checkpoint {number} is " + ("another one" if files.is_there(path) else "gone")
 
 
 def _secrets_are_needed(look: Look) -> Iterator[str]:

@@ -310,13 +310,11 @@ class _Pass:
             self.attempt_to("unpacked training sets", files.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
-        try:
-            return os.lstat(self.paths.run(number)).st_mtime
-        except FileNotFoundError:
-            return self.now
+        found = files.status(self.paths.run(number))
+        return self.now if found is None else found.st_mtime
 
     def has_run(self, number: int) -> bool:
-        return os.path.lexists(self.paths.run(number))
+        return files.is_there(self.paths.run(number))
 
     def drop_run(self, number: int) -> bool:
         return runs.remove_run(self.paths, number)

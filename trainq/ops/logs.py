@@ -6,11 +6,11 @@ by itself when the job has ended and all of it is read.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts import logs
+from trainq.base import files
 from trainq.base.errors import NotFound, NotPossible, Usage
 from trainq.domain.states import ENDED
 from trainq.ops.select import EVERYTHING, select
@@ -43,7 +43,7 @@ def find(queue: Queue, words: Sequence[str], *, attempt: int | None = None, stde
     if not 1 <= number <= row["attempt"]:
         raise NotFound(f"job {row['id']} has no attempt {number}; its last is {row['attempt']}")
     path = path_of(queue, row["id"], number, stderr=stderr)
-    if not os.path.exists(path) and row["state"] != "running":
+    if row["state"] != "running" and not files.is_there(path):
         raise _gone(queue, row, number, stderr=stderr)
     return Log(row["id"], number, path)
 
@@ -143,6 +143,6 @@ def _row(queue: Queue, job_id: int) -> Row:
 
 def _gone(queue: Queue, row: Row, attempt: int, *, stderr: bool) -> NotFound:
     job_id = row["id"]
-    if stderr and os.path.exists(queue.paths.log(job_id, attempt)):
+    if stderr and files.is_there(queue.paths.log(job_id, attempt)):
         return NotFound(f"job {job_id} has no stderr of its own", hint=f"trainq logs {job_id}")
     return NotFound(f"the log of job {job_id}, attempt {attempt}, is deleted", hint=f"trainq history {job_id}")

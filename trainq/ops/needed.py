@@ -6,10 +6,10 @@ or its storage hangs. So is what a store failure has kept, whatever became of th
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import manifest
+from trainq.base import files
 from trainq.base.errors import Damaged
 from trainq.domain.states import ENDED
 from trainq.store import models as model_rows
@@ -26,10 +26,8 @@ _MARGIN_S = 60.0
 
 def is_before(path: str, before: float) -> bool:
     """Whether it was made or moved before then; what has gone meanwhile was not."""
-    try:
-        return os.lstat(path).st_ctime <= before
-    except FileNotFoundError:
-        return False
+    found = files.status(path)
+    return found is not None and found.st_ctime <= before
 
 
 def is_orphan(tx: Transaction, paths: Paths, key: str, version: int) -> bool:

@@ -102,12 +102,20 @@ def find(root: str | None) -> tuple[str, bool]:
     here = _working_directory()
     while True:
         candidate = os.path.join(here, HIDDEN)
-        if os.path.isdir(candidate):
+        if _is_seen(candidate):
             return candidate, False
         above = os.path.dirname(here)
         if above == here:
             return os.path.join(_home(), HIDDEN), False
         here = above
+
+
+def _is_seen(candidate: str) -> bool:
+    """Whether there is such a directory, as far as this user may look."""
+    try:
+        return files.is_directory(candidate)
+    except Unwritable:
+        return False
 
 
 def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) -> Queue:
@@ -141,7 +149,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
 def is_there(paths: Paths) -> bool:
     """Whether the root has tables; `paths.database` is then the one of its mode."""
     for database in (paths.local_database, paths.shared_database):
-        if os.path.exists(database):
+        if files.status(database, follow=True) is not None:
             paths.database = database
             return True
     return False
@@ -268,7 +276,7 @@ def require_directories(queue: Queue) -> None:
     """Every directory of the root is there and can be written. Raises Unwritable naming the first that is not."""
     for path in queue.paths.directories():
         name = files.printable(path)
-        if not os.path.isdir(path):
+        if not files.is_directory(path):
             raise Unwritable(f"{name}: this directory of the queue is missing", hint=init_line(queue.paths.root))
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise Unwritable(f"{name}: this directory of the queue cannot be written", hint=f"chmod u+rwx {name}")

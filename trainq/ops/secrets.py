@@ -7,7 +7,6 @@ janitor takes them, after `file_grace`. Whoever dies in between leaves a file th
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import runs
@@ -38,15 +37,15 @@ def is_needed(tx: Transaction, paths: Paths, uid: str, before: float | None) -> 
     """Whether the job waits or runs, or may be about to: its call is not known, and the file not older than `before`."""
     if jobs.find_submission(tx, uid.rpartition(".")[0]) is not None:
         return jobs.is_active_uid(tx, uid)
-    try:
-        return before is None or os.lstat(paths.secret(uid)).st_ctime > before
-    except FileNotFoundError:
+    if before is None:
         return True
+    found = files.status(paths.secret(uid))
+    return found is None or found.st_ctime > before
 
 
 def is_due(session: Session, paths: Paths, uid: str, before: float | None = None) -> bool:
     """Whether `drop` would delete them."""
-    if not os.path.lexists(paths.secret(uid)):
+    if not files.is_there(paths.secret(uid)):
         return False
     with session.reading() as tx:
         return not is_needed(tx, paths, uid, before)

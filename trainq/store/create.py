@@ -31,7 +31,7 @@ def schema_text() -> str:
 
 def create(database: str, *, mode: str = "local") -> bool:
     """Make the database unless it is there. True when this call made it."""
-    if os.path.exists(database):
+    if files.is_there(database):
         return False
     temporary = os.path.join(os.path.dirname(database), files.temporary_name())
     try:
@@ -105,7 +105,6 @@ def convert(source: str, target: str, mode: str) -> None:
         raise NotPossible("the queue is in use", hint="end its workers and who waits for it, then once more") from error
     point("convert.written")
     for left in (source + "-wal", source + "-shm"):
-        if os.path.exists(left):
-            os.unlink(left)  # nobody has it open, and all of it is in the tables
+        files.remove(left)  # nobody has it open, and all of it is in the tables
     os.rename(source, target)
     files.sync_directory(os.path.dirname(target))
