@@ -142,10 +142,7 @@ def _secrets_are_needed(look: Look) -> Iterator[str]:
 
 
 def _nothing_is_half_written(look: Look) -> Iterator[str]:
-    for directory in (look.queue.paths.root, look.queue.paths.specs):
-        for name, _ in files.listed(directory):
-            if files.is_temporary(name) and needed.is_before(os.path.join(directory, name), look.before):
-                yield f"{os.path.join(directory, name)} was never finished"
+    yield from (f"{path} was never finished" for path in needed.unfinished(look.queue.paths, look.before))
 
 
 def _runs_have_jobs(look: Look) -> Iterator[str]:

@@ -326,11 +326,8 @@ class _Pass:
 
     def temporary_files(self, before: float) -> None:
         """What a crash left under a temporary name, where no other step looks."""
-        for directory in (self.paths.root, self.paths.specs):
-            for name, kind in files.listed(directory):
-                path = os.path.join(directory, name)
-                if kind == "file" and files.is_temporary(name) and needed.is_before(path, before):
-                    self.attempt_to("temporary files", files.remove, path)
+        for path in needed.unfinished(self.paths, before):
+            self.attempt_to("temporary files", files.remove, path)
 
 
 def _may_be_gone(worker: Any) -> bool:

@@ -6,6 +6,7 @@ or its storage hangs. So is what a store failure has kept, whatever became of th
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import manifest
@@ -28,6 +29,16 @@ def is_before(path: str, before: float) -> bool:
     """Whether it was made or moved before then; what has gone meanwhile was not."""
     found = files.status(path)
     return found is not None and found.st_ctime <= before
+
+
+def unfinished(paths: Paths, before: float) -> list[str]:
+    """The files that a crash left under a temporary name before then, where nothing else looks for them."""
+    return [
+        path
+        for directory in (paths.root, paths.specs)
+        for name, kind in files.listed(directory)
+        if kind == "file" and files.is_temporary(name) and is_before(path := os.path.join(directory, name), before)
+    ]
 
 
 def is_orphan(tx: Transaction, paths: Paths, key: str, version: int) -> bool:
