@@ -121,7 +121,7 @@ def storm(jobs: int) -> None:
         assert time.monotonic() - begin < 3000
     states = queue.ok("h1", "status", "--all", "--limit", "100000", "--json").json["items"]
     lost = {int(number) for number in acknowledged} - {job["id"] for job in states if job["state"] == "done"}
-    double = [number for number in acknowledged if not lab.are_apart(lab.spans(int(number)))]
+    double = [number for number in acknowledged if not lab.are_apart(lab.spans(queue, int(number)))]
     attempts = sum(job["attempt"]["n"] for job in states)
     print(
         f"storm: {jobs} jobs, {attempts} attempts, {kills} kills in {time.monotonic() - begin:.0f} s:"

@@ -132,8 +132,9 @@ def until(look: Callable[[], Any], patience_s: float = 120) -> Any:
 
 TRAIL = """
 import os, sys, time
-path = "/tmp/trail-{job}-{attempt}-{pid}".format(
-    job=os.environ["TRAINQ_JOB_ID"], attempt=os.environ["TRAINQ_ATTEMPT"], pid=os.getpid())
+path = "/tmp/{root}-{job}-{attempt}-{pid}".format(
+    root=os.path.basename(os.environ["TRAINQ_ROOT"]), job=os.environ["TRAINQ_JOB_ID"],
+    attempt=os.environ["TRAINQ_ATTEMPT"], pid=os.getpid())
 with open(path, "w", buffering=1) as file:
     end = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < end:
@@ -159,17 +160,18 @@ class Span(NamedTuple):
     end: float
 
 
-def spans(job: int, pause_s: float = 1.0) -> list[Span]:
+def spans(queue: Queue, job: int, pause_s: float = 1.0) -> list[Span]:
     """When and where a job computed, in order."""
-    found = []
+    found, mark = [], f"{queue.root.rpartition('/')[2]}-{job}-"
     for host in HOSTS:
-        listing = on(host, "sh", "-c", f'cd /tmp; for f in trail-{job}-*; do echo "$f"; cat "$f" 2>/dev/null; done').out
+        listing = on(host, "sh", "-c", f"cd /tmp; for f in {mark}*; do echo $f; cat $f 2>/dev/null; done").out
         attempt, begin, last = 0, 0.0, 0.0
-        for line in [*listing.split(), "trail-0-0-0"]:
-            if line.startswith("trail-"):
+        for line in [*listing.split(), f"{mark}0-0"]:
+            if line.startswith(mark):
                 if begin:
                     found.append(Span(host, attempt, begin, last))
-                attempt, begin = (int(line.split("-")[2]) if line.split("-")[2].isdigit() else 0), 0.0
+                number = line.removeprefix(mark).partition("-")[0]
+                attempt, begin = int(number) if number.isdigit() else 0, 0.0
                 continue
             now = float(line)
             if begin and now - last > pause_s:

@@ -187,6 +187,17 @@ def temporary_name() -> str:
     return _TEMPORARY + os.urandom(8).hex()
 
 
+def forget_names(directory: str) -> None:
+    """Let this host forget which names it remembers to be there, or not to be, in a directory of a network file system:
+    it does when it makes something there."""
+    path = os.path.join(directory, temporary_name())
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        os.unlink(path)
+    except OSError:
+        pass  # what is wrong here is told by who looks next
+
+
 def is_temporary(name: str) -> bool:
     """Whether this is a name that a crash may have left behind."""
     return name.startswith(_TEMPORARY)

@@ -135,12 +135,16 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except OSError as error:
         raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
-    if not is_there(queue.paths):
+    queue.mount = _mount(path, found)
+    there = is_there(queue.paths)
+    if not queue.is_shared and not queue.hears_all:
+        files.forget_names(path)  # it may have been made or converted on another host just now
+        there = is_there(queue.paths)
+    if not there:
         if named or os.path.dirname(path) != _home():
             raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path))
         queue.made = init(path).made
         is_there(queue.paths)
-    queue.mount = _mount(path, found)
     if queue.mount is not None:
         _require_fit(queue, queue.mount)
     return queue
