@@ -234,3 +234,15 @@ def test_a_failed_flow_is_an_error_of_trainq():
     """All three words for sick storage exit 6, as CLI.md says of an unusable queue."""
     assert {error.exit for error in SICK.values()} == {6}
     assert all(issubclass(error, TrainqError) for error in SICK.values())
+
+
+def test_takes_directories(where, fault):
+    """A directory that can hold others says so and is as it was; one that is gone, a file, full or sick does not."""
+    assert files.takes_directories(where)
+    assert os.listdir(where) == []
+    files.write_new(f"{where}/file", b"")
+    assert not files.takes_directories(f"{where}/file")
+    assert not files.takes_directories(f"{where}/nothing")
+    for name in SICK:
+        fault(f"{name}:1+")
+        assert not files.takes_directories(where)

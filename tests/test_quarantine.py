@@ -17,17 +17,20 @@ class End(NamedTuple):
     outcome: Outcome | None
     pid: int | None = None
     trouble: str | None = None
+    handed: bool = False
 
 
 def end(word):
-    """`3!` job 3 could not be started; `3+` it was started and ended somehow; `3-` it never came to a start; `3?` a sick
+    """`3!` job 3 could not be started; `3x` not even handed to a keeper; `3+` it was started and ended somehow; `3-` it never came to a start; `3?` a sick
     disk; `3~` its claim was lost before its start."""
     claim = Claim(int(word[:-1]), 1, 1)
     match word[-1]:
         case "!":
-            return End(claim, Outcome("spawn", 127, quick=True))
+            return End(claim, Outcome("spawn", 127, quick=True), handed=True)
+        case "x":
+            return End(claim, Outcome("spawn", quick=True))
         case "+":
-            return End(claim, Outcome("exit", 1), pid=99)
+            return End(claim, Outcome("exit", 1), pid=99, handed=True)
         case "-":
             return End(claim, Outcome("data"))
         case "?":
@@ -47,6 +50,8 @@ def end(word):
         ("1! 2! 3+ 4! 5! 6!", 6),
         ("1! 2! 3- 4!", 4),  # a job without its data says nothing about starting
         ("1! 2! 3~ 4!", 4),
+        ("1x 2x 3x", None),  # its own directory, or what no program can be given
+        ("1! 2! 3x 4!", 4),
         ("1+ 2+ 3+", None),
         ("1?", 1),
         ("1+ 2! 3?", 3),

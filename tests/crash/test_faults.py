@@ -163,6 +163,27 @@ def test_preparation(original, name, error):
     assert tq.state(job) == "done"
 
 
+def test_a_file_that_is_sick_by_itself(original, tmp_path):
+    """E13, DESIGN 2.10: a fault that a job meets again on the next host, where others can be prepared, is its own: it is
+    errored, and that worker does the next job."""
+    tq = original
+    words = ("--max-attempts", "1", "--", "true")
+    tq.submit(*words)
+    n = next(
+        n for n, path in enumerate(operations(tq, "worker", "--until", "empty"), 1) if path.endswith("/checkpoints")
+    )
+    job = tq.submit(*words)
+    with tq.worker("--name", "first", env={"TRAINQ_FAULT": f"EIO:{n}"}) as first:
+        until(lambda: first.said("quarantined"))
+    other = tq.submit("--", "true")
+    done = operations(harness.copy(tq, _made(tmp_path / "copy")), "worker", "--until", "empty")
+    n = next(n for n, path in enumerate(done, 1) if path.endswith("/checkpoints"))
+    tq.ok("worker", "--until", "empty", "--slots", "1", env={"TRAINQ_FAULT": f"EIO:{n}"})
+    card = tq.job(job)
+    assert (card["state"], card["reason"], card["attempt"]["n"]) == ("errored", "checkpoint", 2)
+    assert tq.state(other) == "done"
+
+
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_prune(original, shift, tmp_path):
     """Q03: a pass that meets a sick corner does the rest, says so, and is made good by the next one."""

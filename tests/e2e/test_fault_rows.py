@@ -134,6 +134,58 @@ def test_three_jobs_that_cannot_be_started_quarantine_the_worker(tq):
     assert tq("workers", "clear", "nobody").code == 3
 
 
+# What a job may do to its own directories before it asks to be requeued, and what its next attempt ends as.
+SPOILS = {
+    "checkpoints are a link": ('rmdir "$TRAINQ_CHECKPOINT_DIR"; ln -s "$PWD" "$TRAINQ_CHECKPOINT_DIR"', "checkpoint"),
+    "checkpoints are a file": ('rmdir "$TRAINQ_CHECKPOINT_DIR"; touch "$TRAINQ_CHECKPOINT_DIR"', "checkpoint"),
+    "checkpoints are shut": ('chmod 0 "$TRAINQ_CHECKPOINT_DIR"', "checkpoint"),
+    "its directory is a link": ('cd "$TRAINQ_RUN_DIR/.."; mv "$PWD" ../../moved; ln -s ../moved "$PWD"', "spawn"),
+    "its directory is shut": ('chmod 0 "$TRAINQ_RUN_DIR/.."', "spawn"),
+    "the next one is a file": ('touch "$TRAINQ_RUN_DIR/../2"', "spawn"),
+}
+
+
+@pytest.mark.parametrize(("spoils", "reason"), SPOILS.values(), ids=SPOILS.keys())
+def test_a_job_that_spoils_its_own_directories(tq, spoils, reason):
+    """E13, DESIGN 2.10: three jobs whose next attempts find a link, a file or a shut directory where theirs should be: each
+    ends as errored, what they left elsewhere stays, and the same worker does the next job."""
+    if os.getuid() == 0 and not shutil.which("setpriv"):
+        pytest.skip("root, and no setpriv")
+    user = ordinary_user(tq)
+    own = tq.script(".new-own", "of somebody else's")
+    for _ in range(3):
+        tq.ok("submit", "--shell", f"test $TRAINQ_ATTEMPT = 1 && {{ {spoils}; exit 75; }}", before=user)
+    tq.ok("submit", "--", "true", before=user)
+    tq.ok("worker", "--until", "empty", "--slots", "1", before=user)
+    *spoiled, after = tq.jobs()
+    assert [(job["state"], job["reason"], job["attempt"]["n"]) for job in spoiled] == [("errored", reason, 2)] * 3
+    assert after["state"] == "done"
+    assert own.exists()
+
+
+@pytest.mark.parametrize(
+    "spoils",
+    [
+        'rm -r "$TRAINQ_ROOT/runs"',
+        'rm -r "$TRAINQ_ROOT/runs"; touch "$TRAINQ_ROOT/runs"',
+        'rm -r "$TRAINQ_ROOT/models/.staging"; touch "$TRAINQ_ROOT/models/.staging"',
+    ],
+)
+def test_where_no_directory_can_be_made_the_host_is_to_blame(tq, spoils):
+    """E13: where all jobs have their directories there is none or something else: the job goes back at no cost, and the
+    worker takes no more."""
+    tq.submit("--shell", spoils)
+    jobs = [tq.submit("--model", "m", "--", "true") for _ in range(2)]
+    with tq.worker("--slots", "1") as worker:
+        until(lambda: worker.said("quarantined"))
+        worker.signal(signal.SIGINT)
+        worker.end()
+    cards = [tq.job(job) for job in jobs]
+    assert [(card["state"], card["reason"], card["attempt"]["n"]) for card in cards] == [
+        ("pending", "drained", 1), ("pending", None, 0),
+    ]  # fmt: skip
+
+
 def test_the_fourth_that_waits_is_not_eaten(tq):
     """E13: nor is it claimed in the very turn that settles the third."""
     jobs = [tq.submit("--", f"no-such-program-{n}") for n in range(4)]

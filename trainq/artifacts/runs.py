@@ -33,9 +33,11 @@ class RunFiles(NamedTuple):
 
     def close(self) -> None:
         """Close the descriptors (on a network file system this may wait for the server)."""
-        os.close(self.log_fd)
-        if self.stderr_fd is not None:
-            os.close(self.stderr_fd)
+        try:
+            os.close(self.log_fd)
+        finally:
+            if self.stderr_fd is not None:
+                os.close(self.stderr_fd)
 
 
 def open_run(

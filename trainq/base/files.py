@@ -435,6 +435,20 @@ def make_directories(top: str, below: str, mode: int = 0o700) -> None:
             sync_directory(parent)
 
 
+def takes_directories(top: str) -> bool:
+    """Whether a directory, and a file in it, can be made here and removed again."""
+    probe = os.path.join(top, temporary_name())
+    try:
+        make_directory(probe)
+        try:
+            write_new(os.path.join(probe, "probe"), b"\n")
+        finally:
+            remove_tree(probe)
+    except (TrainqError, OSError):
+        return False
+    return True
+
+
 def remove_tree(path: str) -> bool:
     """Remove a directory and all below it, or the link that stands in its place; false if nothing was there.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainq.artifacts import manifest
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
+from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome
 from trainq.domain.outcome import Seen, classify, joined, not_started
 from trainq.executors import local
@@ -22,7 +22,7 @@ from trainq.worker import hook, memory
 from trainq.worker.hook import Hook
 from trainq.worker.keepers import Empty, Exited, Failed, Frozen, Started, Thawed
 from trainq.worker.limits import Limits
-from trainq.worker.preparation import BrokenCheckpoints, Preparation
+from trainq.worker.preparation import Preparation
 from trainq.worker.publication import Publication
 from trainq.worker.told import Told
 
@@ -112,7 +112,7 @@ class Attempt:
         try:
             self._files.open()
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._not_prepared(error, "spawn")
+            self._not_prepared(error)
             return
         if self._files.staged is not None:
             self._publication = Publication(
@@ -127,10 +127,8 @@ class Attempt:
     def _fetched(self, error: BaseException | None) -> None:
         self.busy = False
         self._told.put(resumed_from=self._files.resumed_from)
-        if isinstance(error, BrokenCheckpoints):
-            self._end("checkpoint", error.message)
-        elif error is not None:
-            self._not_prepared(error, "data")
+        if error is not None:
+            self._not_prepared(error)
         elif self.outcome is None:
             self.start()
 
@@ -146,13 +144,12 @@ class Attempt:
         try:
             self._hand(self._files.plan())
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
-            self._not_prepared(error, "data" if isinstance(error, BadData) else "spawn")
+            self._not_prepared(error)
 
-    def _not_prepared(self, error: BaseException, cause: str) -> None:
-        """It cannot start. A disk that is full or sick is this host's fault: then the job goes back at no cost, and the
-        worker takes no more."""
-        text = f"the run cannot be prepared: {_text(error)}"
-        if isinstance(error, (DiskFull, Storage, Unwritable)):
+    def _not_prepared(self, error: BaseException) -> None:
+        """It cannot start. If that is this host's fault the job goes back at no cost, and the worker takes no more."""
+        text, cause = f"the run cannot be prepared: {_text(error)}", self._files.fails_as
+        if self._files.is_hosts_fault(error):
             self.trouble, cause = text, "drained"
         self._end(cause, text)
 

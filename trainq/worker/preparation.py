@@ -2,11 +2,12 @@
 
 Fast things are done at once (the run directory, the log, an empty model directory), slow ones in the pool: unpacking
 the training sets, and choosing the checkpoint to go on from, which is hashed. What goes wrong here is the attempt's
-outcome, never the worker's trouble.
+outcome, and the worker's trouble only where no other job could be prepared either.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from trainq.artifacts import checkpoints, datasets, logs, models, runs
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import BadData, TrainqError
+from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.executors import local
 from trainq.worker import variables
 from trainq.worker.keepers import Plan
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 
 
 LOG_LINES = 40
+_OF_A_JOB = frozenset(
+    {
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENXIO,
+        errno.ENAMETOOLONG,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
+"""What a job can make of its own directories: something else in their place, or shut. A sick disk answers otherwise."""
 
 
 class BrokenCheckpoints(TrainqError):
@@ -40,6 +55,7 @@ class Preparation:
     def __init__(self, claimed: Claimed, place: Place) -> None:
         self.claimed = claimed
         self.place = place
+        self.fails_as = "spawn"  # the cause of an end at the step it is at
         self.run: runs.RunFiles | None = None
         self.staged: str | None = None
         self.resumed_from: int | None = None
@@ -67,6 +83,7 @@ class Preparation:
 
     def fetch(self) -> None:
         """Unpack the training sets and choose the checkpoint. For the pool. Raises BadData, BrokenCheckpoints."""
+        self.fails_as = "data"
         for item in self.claimed.data:
             self._unpack(item.name, item.z, item.sha256, item.size)
         if self.claimed.row["attempt"] > 1:
@@ -86,6 +103,10 @@ class Preparation:
     def _choose(self) -> None:
         paths, number = self.place.paths, self.claimed.row["id"]
         committed = self.claimed.checkpoints
+        self.fails_as = "checkpoint"
+        runs.open_checkpoints(
+            paths, number
+        )  # a link in its place leads to what is not the job's: nothing is deleted there
         checkpoints.remove_uncommitted(paths, number, committed)
         choice = checkpoints.choose(paths, number, committed, self.claimed.suspects)
         for skipped, why in choice.skipped:
@@ -101,17 +122,21 @@ class Preparation:
         """What the keeper executes. Raises BadData when kept variables are gone."""
         assert self.run is not None
         row, spec = self.claimed.row, self.claimed.spec
+        self.fails_as = "checkpoint"
         place = runs.open_checkpoints(self.place.paths, row["id"])
-        self.place.channel.ensure()
         path = None if self._choice is None else self._choice.path
         own = row["attempt"] > 1 and checkpoints.has_own_files(self.place.paths, row["id"])
+        self.fails_as = "data"
+        secrets = self._secrets()
+        self.fails_as = "spawn"
+        self.place.channel.ensure()
         ours = variables.ours(
             self.claimed, root=self.place.paths.root, worker=self.place.name, socket=self.place.channel.path, run=self.run,
             data={name: file for name, file in self._data.items() if not name.startswith("<")}, model_dir=self.staged,
             checkpoints=place, resume=path is not None or own, resume_from=path, resume_reason=self.claimed.last_cause,
             deadline=None if row["time_s"] is None else clock.now() + row["time_s"],
         )  # fmt: skip
-        self.environment = {**variables.base(self.claimed, self._secrets()), **ours}
+        self.environment = {**variables.base(self.claimed, secrets), **ours}
         return self._plan(tuple(os.fsencode(word) for word in local.argv(spec)), self.environment)
 
     def hook_plan(self, line: str, more: dict[str, str]) -> Plan:
@@ -129,6 +154,23 @@ class Preparation:
         if found is None:
             raise BadData("the kept variables of this job are gone: " + ", ".join(names))
         return found
+
+    def is_hosts_fault(self, error: BaseException) -> bool:
+        """Whether no other job could be prepared here either: the disk is full, or sick, or takes no directories.
+
+        A file that is sick by itself must not go from host to host with its job: met again after the last attempt was
+        given back, it is the job's.
+        """
+        if isinstance(error, DiskFull):
+            return True
+        if not isinstance(error, (Storage, Unwritable)):
+            return False
+        seen = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
+        if seen not in _OF_A_JOB and self.claimed.last_cause != "drained":
+            return True
+        paths = self.place.paths
+        shared = [paths.runs] if self.claimed.row["model_key"] is None else [paths.runs, paths.staging]
+        return not all(map(files.takes_directories, shared))
 
     def open_stdin(self) -> int:
         """What the job reads; the caller closes it."""
@@ -161,7 +203,10 @@ class Preparation:
     def close(self) -> bool:
         """Close what is open; whether there are unpacked sets to remove."""
         if self.run is not None:
-            self.run.close()
+            try:
+                self.run.close()
+            except OSError:
+                pass  # a network file system could not keep the end of the log, which may be lost
         return bool(self._data)
 
     def remove_data(self) -> None:

@@ -1,5 +1,5 @@
 """One broken host must not eat the queue: it is the host when three different jobs in a row cannot be started on it,
-or when the disk refuses a run directory.
+or when the disk refuses run directories. What could not even be handed to the keeper is the job's own trouble.
 
 A worker in quarantine claims nothing, says so in its row, and goes on with what it runs; people clear it.
 """
@@ -31,6 +31,8 @@ class Quarantine:
         if attempt.outcome is None or attempt.outcome.cause != "spawn":
             if attempt.pid is not None:
                 self._failed.clear()  # something could be started here
+            return False
+        if not attempt.handed:
             return False
         if attempt.claim.job_id not in self._failed:
             self._failed.append(attempt.claim.job_id)
