@@ -3,11 +3,13 @@ that cannot be stored."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -184,6 +186,31 @@ def test_where_no_directory_can_be_made_the_host_is_to_blame(tq, spoils):
     assert [(card["state"], card["reason"], card["attempt"]["n"]) for card in cards] == [
         ("pending", "drained", 1), ("pending", None, 0),
     ]  # fmt: skip
+
+
+def test_a_quarantine_that_cannot_be_written_is_kept(tq):
+    """E13: the full disk that brings a worker into quarantine takes no word of it either: it claims no more all the same,
+    says so in its row as soon as it can, and is cleared by people only."""
+    tq.submit("--shell", 'rm -r "$TRAINQ_ROOT/runs"')
+    job = tq.submit("--", "true")
+    with contextlib.closing(sqlite3.connect(os.path.join(tq.root, "queue.sqlite"))) as store:
+        store.execute(
+            "CREATE TRIGGER full BEFORE UPDATE OF quarantine ON worker WHEN NEW.quarantine NOT NULL"
+            " BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        )
+        with tq.worker("--name", "sick", "--slots", "1") as worker:
+            until(lambda: worker.said("quarantined") and worker.said("trouble"))
+            os.mkdir(os.path.join(tq.root, "runs"))
+            for _ in range(5):
+                tq.submit("--", "true")  # who is told of work looks at its row
+            assert one_worker(tq)["state"] != "quarantined"
+            store.execute("DROP TRIGGER full")
+            until(lambda: one_worker(tq)["state"] == "quarantined")
+            assert tq.job(job)["attempt"]["n"] == 1
+            assert not worker.said("quarantine cleared")
+            tq.ok("workers", "clear", "sick")
+            until(lambda: {each["state"] for each in tq.jobs()} == {"done"})
+            assert len(worker.said("quarantined")) == len(worker.said("quarantine cleared")) == 1
 
 
 def test_the_fourth_that_waits_is_not_eaten(tq):

@@ -245,7 +245,7 @@ class Worker:
         now = clock.boot_s()
         if now < self._retry_at:
             return False
-        if now >= self._beat_at or self._adrift or (self._may_be_work and self._room()):
+        if now >= self._beat_at or self._adrift or self._quarantine.to_write or (self._may_be_work and self._room()):
             return True
         attempts = self._attempts()
         if any(attempt.over for attempt in attempts):
@@ -293,7 +293,7 @@ class Worker:
         with self.session.reading() as tx:
             self._may_be_work = self._may_be_work or (bool(self._room()) and jobs.is_work(tx, self.options.queues))
             self._due_at = jobs.next_due(tx)
-            if self._quarantine.why and not workers.is_quarantined(tx, self._id):
+            if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
                 self._say("quarantine cleared")
@@ -341,6 +341,7 @@ class Worker:
         turn.mark(done)
         self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
         self._due_at = done.next_due
+        self._quarantine.is_written = self._quarantine.why is not None
         if beats:
             self._beat_at = clock.boot_s() + self._beat_every_s()
         for attempt, flags in done.flags:
@@ -382,8 +383,8 @@ class Worker:
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
-            adrift=self._adrift, breaker=self.queue.settings.limits.breaker, zombie_after_s=self.times.zombie_after,
-            every_s=self._fresh_s, after_start_s=self._start_s,
+            quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,
+            zombie_after_s=self.times.zombie_after, every_s=self._fresh_s, after_start_s=self._start_s,
         )  # fmt: skip
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
@@ -413,7 +414,6 @@ class Worker:
                 if self._quarantine.judge(attempt):
                     hint = f"trainq workers clear {shlex.quote(self.name)}"
                     self._say("quarantined", message=self._quarantine.why, hint=hint)
-                    self._write(lambda tx: workers.quarantine(tx, self._id, self._quarantine.why))
             elif attempt in done.gone:
                 self._lost_claims += 1
                 attempt.lose()

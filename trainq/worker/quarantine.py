@@ -1,7 +1,8 @@
 """One broken host must not eat the queue: it is the host when three different jobs in a row cannot be started on it,
 or when the disk refuses run directories. What could not even be handed to the keeper is the job's own trouble.
 
-A worker in quarantine claims nothing, says so in its row, and goes on with what it runs; people clear it.
+A worker in quarantine claims nothing, says so in its row, and goes on with what it runs; people clear it. What brings it
+there may keep it from writing: until a turn has, its row means nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Quarantine:
 
     def __init__(self) -> None:
         self.why: str | None = None
+        self.is_written = False  # the row says so, or has, and is what people clear
         self._failed: list[int] = []
 
     def judge(self, attempt: Attempt) -> bool:
@@ -47,7 +49,12 @@ class Quarantine:
         trial._failed = list(self._failed)
         return any(trial.judge(attempt) for attempt in ends)
 
+    @property
+    def to_write(self) -> str | None:
+        """What the row does not say yet."""
+        return None if self.is_written else self.why
+
     def clear(self) -> None:
         """Begin again."""
-        self.why = None
+        self.why, self.is_written = None, False
         self._failed.clear()

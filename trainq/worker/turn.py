@@ -38,6 +38,7 @@ class Wanted(NamedTuple):
     room: int  # how many jobs to claim at most, beyond the slots that this turn frees
     may_claim: int  # and at most so many in all
     beats: bool
+    quarantine: str | None  # why it is in quarantine, unless its row says so
     adrift: bool  # the last turn failed: look for claims of ours that no slot knows
     zombie_after_s: float
     breaker: int
@@ -74,6 +75,8 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
             _serve(tx, attempt, wanted, now, done)
         except LostClaim:
             _sort_out(tx, attempt, done)
+    if wanted.quarantine is not None:
+        workers.quarantine(tx, wanted.worker_id, wanted.quarantine)
     if wanted.beats:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.held.extend(held_here(tx))
