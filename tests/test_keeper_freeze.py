@@ -314,16 +314,46 @@ def test_a_thawed_job_has_its_grace(keeper, job, tmp_path):
     assert living(tmp_path) == []
 
 
-def test_a_grace_that_ends_while_frozen(keeper, tmp_path):
-    """TERM was sent, the lease passes, the grace passes: KILL."""
+def test_a_grace_stands_still_while_frozen(keeper, tmp_path):
+    """E17: TERM was sent and the lease passes: what is left of the grace is had after the thaw, and then it is KILL."""
     begin(keeper, animal("stubborn", tmp_path))
     assert isinstance(hear(keeper), Started)
     ready(tmp_path, 1)
     keeper.stop(1)
     keeper.lease(boot_s(), WAIT_S)
     assert hear(keeper) == Frozen(0)
+    time.sleep(1.2)  # the grace itself is what must not run on
+    assert keeper.events() == []
+    keeper.lease(boot_s() + 1000, WAIT_S)
+    thaw(keeper)
     exited, empty = finish(keeper)
     assert (exited.signal, empty) == (signal.SIGKILL, Empty(1))
+
+
+@pytest.mark.parametrize("grace_s", [0, 1000])
+def test_a_stop_said_again_while_frozen(keeper, tmp_path, grace_s):
+    """Q20: TERM was sent, the lease passes, a second stop: KILL at once, whatever its grace and what was left of the first."""
+    begin(keeper, animal("stubborn", tmp_path))
+    assert isinstance(hear(keeper), Started)
+    ready(tmp_path, 1)
+    keeper.stop(1000)
+    keeper.lease(boot_s(), WAIT_S)
+    assert hear(keeper) == Frozen(0)
+    keeper.stop(grace_s)
+    exited, empty = finish(keeper)
+    assert (exited.signal, empty) == (signal.SIGKILL, Empty(1))
+
+
+def test_what_is_left_over_is_not_kept_by_a_freeze(keeper, tmp_path):
+    """E11: the main process has ended and what it left ignores its TERM; the lease passes: KILL all the same."""
+    begin(
+        keeper,
+        ["sh", "-c", '"$@" & while [ ! -s "$0/ready" ]; do sleep 0.01; done', tmp_path, *animal("stubborn", tmp_path)],
+    )
+    hear_until(keeper, Exited)
+    keeper.lease(boot_s(), WAIT_S)
+    assert finish(keeper)[-1] == Empty(1)
+    assert living(tmp_path) == []
 
 
 def test_the_main_process_is_killed_by_another_hand(keeper, job, tmp_path):

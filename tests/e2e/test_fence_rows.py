@@ -112,6 +112,55 @@ def test_a_frozen_job_goes_on_when_the_claim_is_still_its_worker_s(tq):
     assert (card["state"], card["attempt"]["n"]) == ("done", 1)
 
 
+# Saves for two seconds when it is asked to stop.
+SAVES_SLOWLY = """
+import os, signal, sys, time
+def save(*_):
+    for n in range(20):
+        print('saving', n, flush=True)
+        time.sleep(0.1)
+    print('saved', flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print('up', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stop", ["time", "cancel", "drain", "drain while frozen"])
+def test_a_job_that_is_being_stopped_is_thawed_too(tq, stop):
+    """E17, Q28, Q31, Q92: the worker stands still while a job has its grace: the job is frozen, and when the claim is found
+    to be its worker's still it is thawed, has the rest of its grace, and saves."""
+    tq.env |= {
+        "TRAINQ_TIMES_HEARTBEAT": "0.3s", "TRAINQ_TIMES_HOLDER_LIMIT": "1s", "TRAINQ_TIMES_ZOMBIE_AFTER": "60s",
+    }  # fmt: skip
+    tq.script("saves.py", SAVES_SLOWLY)
+    limit = ("--time", "0.5s") if stop == "time" else ()
+    job = tq.submit(*limit, "--grace", "3s", "--", sys.executable, "saves.py")
+    with tq.worker("--max-jobs", "1") as worker:
+        until(lambda: "up" in tq("logs", job).out)
+        pid = until(lambda: tq.job(job)["attempt"]["pid"])
+        if stop == "cancel":
+            tq.ok("cancel", job)
+        elif stop == "drain":
+            worker.signal(signal.SIGTERM)
+        if stop != "drain while frozen":
+            until(lambda: "saving" in tq("logs", job).out)
+        worker.signal(signal.SIGSTOP)
+        until(lambda: status_of(pid) == "T")
+        if stop == "drain while frozen":
+            worker.signal(signal.SIGTERM)
+        time.sleep(3.2)  # the grace itself is what must not run on
+        assert "saved" not in tq("logs", job).out
+        worker.signal(signal.SIGCONT)
+        assert worker.end().code == 0
+    assert "saved" in tq("logs", job).out
+    card = tq.job(job)
+    ended = ("canceled", "user") if stop == "cancel" else ("pending", "requeued")
+    assert (card["state"], card["reason"], card["attempt"]["n"]) == (*ended, 1)
+    assert not alive(pid)
+
+
 @pytest.mark.parametrize("rest", ["", "subprocess.Popen(['sleep', '60'])"], ids=["alone", "with others"])
 def test_what_could_not_be_frozen_is_not_the_jobs_fault(tq, rest):
     """Q20: a job that holds the queue's own lock keeps its worker from its beats, and is not stopped with it in its

@@ -222,7 +222,10 @@ class Attempt:
             self.stop("stalled", self.grace_s())
 
     def stop(self, why: str, grace_s: float) -> None:
-        """End the process tree: the job is told, TERM, the grace, KILL. The first reason stays the reason."""
+        """End the process tree: the job is told, TERM, the grace, KILL. The first reason stays the reason.
+
+        To one that is frozen its TERM is said with the thaw, so that it can act on it.
+        """
         if self.settled:
             self.keeper.stop(min(grace_s, hook.GRACE_S))
             return
@@ -230,7 +233,7 @@ class Attempt:
         if self.stopped_for is None:
             self.stopped_for = why
             self.place.channel.push(self.uid, self.claim.attempt, {"do": "stop", "reason": _STOP_WORDS.get(why, why)})
-        if self.handed:
+        if self.handed and not (grace_s > 0 and self._limits.may_be_frozen(clock.boot_s())):
             self.keeper.stop(grace_s)
 
     def is_news(self, asked: tuple[float | None] | None) -> bool:
@@ -261,8 +264,10 @@ class Attempt:
         self.answer()
         may_be_frozen = self._limits.renew(until_boot_s, self.reported_at)
         self.keeper.lease(until_boot_s, bound_s)
-        if may_be_frozen and self.stopped_for is None:
+        if may_be_frozen:
             self.keeper.thaw()
+        if may_be_frozen and self.stopped_for is not None:
+            self.keeper.stop(self._stopping_grace_s)
 
     def lease(self, until_boot_s: float, bound_s: float) -> None:
         """The job may compute until then; what moves later is frozen within the bound."""

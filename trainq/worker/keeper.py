@@ -16,7 +16,8 @@ What must stay true:
 - No process is signalled unless it was found among the keeper's descendants just then.
 - The keeper waits in one place only, `poll`: a job, its files or its outputs can hang without hanging it.
 - When the lease has passed the job is frozen, whatever the worker does. From then on no process of it is continued
-  until the worker has given a new lease and said what to do: it ends where it stands, or goes on.
+  until the worker has given a new lease and said what to do: it ends where it stands, or goes on, with what was left
+  of its grace if it had been asked to end.
 - If the worker is gone (end of the socket) the job is killed at once and the keeper exits. If the keeper is
   gone the job's main process dies by its parent-death signal; the rest falls to the worker, also a subreaper.
 - Nothing under the queue's root is open here: the working directory is `/`, and the log's descriptors are
@@ -83,6 +84,7 @@ class Keeper:
         self.report: socket.socket | None = None  # open until the exec has worked or failed
         self.failure = b""
         self.kill_at: float | None = None
+        self.left_s: float | None = None  # of the grace, which stands still while the job is frozen
         self.retry_s = RETRY_FIRST_S
         self.asked = False  # the worker's TERM was sent
         self.insisting = False  # the time for TERM is over
@@ -286,6 +288,8 @@ class Keeper:
         """Freeze the job if the lease has passed; a job that is being killed needs it no more."""
         if self.busy and self.freeze is None and not self.insisting and boot_s() >= self.lease_until:
             self.freeze = Freeze(self.bound_s, self.locks)
+            if self.kill_at is not None and self.main:
+                self.left_s, self.kill_at = self.kill_at - time.monotonic(), None
 
     def freezing(self) -> Freeze | None:
         """The freeze that has more to do, if any."""
@@ -313,6 +317,9 @@ class Keeper:
         self.killed |= self.freeze.killed.keys()
         self.tell(f"thawed {boot_s() - self.freeze.began:.6f}")
         self.freeze = None
+        if self.left_s is not None:
+            self.kill_within(self.left_s)
+            self.left_s = None
 
 
 def descriptors(data: bytes) -> list[int]:

@@ -119,8 +119,8 @@ class Keeper:
     def stop(self, grace_s: float) -> None:
         """End the job: one TERM to each of its processes, KILL after `grace_s` seconds (0: at once).
 
-        Said again it can only shorten the grace. Without a job it does nothing. A frozen one is killed where it stands,
-        without a grace.
+        Said again it can only shorten the grace, which stands still while the job is frozen. Without a job it does
+        nothing. A frozen one is killed where it stands, without a grace.
         """
         self._say(b"stop %f" % max(0.0, grace_s))
 

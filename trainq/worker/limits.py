@@ -43,15 +43,19 @@ class Limits:
 
     def renew(self, until: float, now: float) -> bool:
         """The same with a beat; whether it comes so late that the keeper may have frozen the job."""
-        is_late = now >= self._lease_until
-        if is_late:
+        was_late, might_be = now >= self._lease_until, self.may_be_frozen(now)
+        if was_late:
             self._counts_from = now + WORD_S
         self._lease_until = until
-        return self.frozen or is_late
+        return might_be
+
+    def may_be_frozen(self, now: float) -> bool:
+        """Whether its keeper has frozen it, or is about to and will tell."""
+        return self.frozen or now >= self._lease_until
 
     def due_at(self, now: float) -> float | None:
         """When it must be stopped, as far as can be told now."""
-        if not self._runs or self.frozen or now >= self._lease_until:
+        if not self._runs or self.may_be_frozen(now):
             return None
         stalls_at = None if self._stall_s is None else self._spoke_at + self._stall_s
         due = [at for at in (self._end_at, stalls_at) if at is not None]
