@@ -94,6 +94,11 @@ class Attempt:
         return ended and "on_end" in self.claimed.spec and bool(self._files.environment)
 
     @property
+    def frees_slot(self) -> bool:
+        """Whether another can be given its slot as soon as its end is written."""
+        return not self.has_hook and not self.keeper.is_closed
+
+    @property
     def version(self) -> int | None:
         """The version of the model it has published."""
         return None if self._publication is None else self._publication.version

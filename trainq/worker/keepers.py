@@ -107,6 +107,11 @@ class Keeper:
         """Readable when `events` has something to say."""
         return self._line.fileno()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._line.fileno() < 0
+
     def start(self, plan: Plan, stdin: int, stdout: int, stderr: int) -> None:
         """Start a job; the descriptors stay the caller's to close. Raises BadValue."""
         fd = _plan_file(plan)
@@ -174,7 +179,7 @@ class Keeper:
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Let the keeper go, its job being killed at once; returns when both are gone or time is out."""
-        if self._line.fileno() < 0:
+        if self.is_closed:
             return
         try:
             self._line.shutdown(socket.SHUT_WR)

@@ -261,6 +261,8 @@ class Worker:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
             self._channel.listen_again()
+            if self._slots.end_strays():
+                self._may_be_work = True
         for slot in self._slots:
             attempt = slot.attempt
             if attempt is not None and attempt.free:

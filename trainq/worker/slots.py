@@ -1,7 +1,7 @@
 """The slots of a worker: a keeper each, and the attempt it has, if any.
 
-A keeper that is killed takes its job's main process with it; what else the job left is then ended here, before a new
-keeper takes the place.
+A keeper that is killed takes its job's main process with it; what else the job left is then ended here. Until nothing of
+it is left the attempt has not ended, whatever that takes, and no new keeper takes the place.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from trainq.worker.attempt import Attempt
 
 
+STRAYS_S = 1.0
+"""How long strays are waited for at once; what takes longer to die hangs in the kernel, and is looked at again."""
+
+
 class Slot:
     """One keeper and the attempt it has, if any."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
         self.attempt: Attempt | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether its keeper is gone, and what that left may not be."""
+        return self.keeper.is_closed
 
 
 class Slots:
@@ -50,8 +59,13 @@ class Slots:
         return [slot.attempt for slot in self._slots if slot.attempt is not None]
 
     def free(self) -> list[Slot]:
-        """The slots without one."""
-        return [slot for slot in self._slots if slot.attempt is None]
+        """The slots without one, ready for one."""
+        return [slot for slot in self._slots if slot.attempt is None and not slot.is_broken]
+
+    def end_strays(self) -> bool:
+        """Look again at what killed keepers left; true once nothing is: their attempts have ended, and new keepers are
+        ready."""
+        return any(slot.is_broken for slot in self._slots) and self._mend(0.0)
 
     def close(self) -> None:
         """Let the keepers go; a job that runs still is killed."""
@@ -68,20 +82,26 @@ class Slots:
                 if slot.attempt is not None:
                     slot.attempt.heard(event)
         except KeeperLost as error:
-            self._replace(slot, error)
+            self._break(slot, error)
 
-    def _replace(self, slot: Slot, error: KeeperLost) -> None:
-        """A keeper was killed: end what its job left, then put a new one in its place."""
+    def _break(self, slot: Slot, error: KeeperLost) -> None:
+        """A keeper was killed."""
         self._on_trouble(str(error))
         self._selector.unregister(slot.keeper)
-        end_strays([other.keeper.pid for other in self._slots if other is not slot])
-        if slot.attempt is not None:
-            slot.attempt.keeper_died()
         slot.keeper.close()
-        slot.keeper = _opened(1)[0]
-        if slot.attempt is not None:
-            slot.attempt.keeper = slot.keeper
-        self._register(slot)
+        self._mend(STRAYS_S)
+
+    def _mend(self, patience_s: float) -> bool:
+        """End what killed keepers left and put new ones in their place; false if something is left."""
+        if end_strays([slot.keeper.pid for slot in self._slots if not slot.is_broken], patience_s):
+            return False
+        for slot in [slot for slot in self._slots if slot.is_broken]:
+            slot.keeper = _opened(1)[0]
+            self._register(slot)
+            if slot.attempt is not None:
+                slot.attempt.keeper = slot.keeper
+                slot.attempt.keeper_died()
+        return True
 
 
 def _opened(number: int) -> list[Keeper]:

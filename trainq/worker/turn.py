@@ -81,7 +81,7 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.held.extend(held_here(tx))
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
-    freed = sum(not attempt.has_hook for attempt in done.settled)
+    freed = sum(attempt.frees_slot for attempt in done.settled)
     for _ in range(min(wanted.room + freed, wanted.may_claim)):
         claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues)
         if claimed is None:
