@@ -292,6 +292,27 @@ def test_quick_failures_in_a_row_pause_the_queue(tq):
     assert tq("resume").code == 2
 
 
+@pytest.mark.parametrize("kind", ["model", "data", "checkpoint"])
+def test_which_ends_are_quick(tq, kind):
+    """E13: the breaker counts what could not be started or ended within 10 s of its start, also one whose model was not
+    what it should be; not what never came to a start for want of its data or of a whole checkpoint."""
+    (tq.dir / "set").write_bytes(os.urandom(2 << 20))
+    words = {
+        "model": ("--model", "m", "--shell", 'mkfifo "$TRAINQ_MODEL_DIR/pipe"'),
+        "data": ("--data", "set", "--", "true"),
+        "checkpoint": ("--shell", 'rmdir "$TRAINQ_CHECKPOINT_DIR"; touch "$TRAINQ_CHECKPOINT_DIR"; exit 75'),
+    }[kind]
+    for _ in range(5):
+        tq.submit(*words)
+    if kind == "data":
+        for name in os.listdir(os.path.join(tq.root, "data")):
+            os.truncate(os.path.join(tq.root, "data", name), 0)
+    with tq.worker("--slots", "1", "--until", "idle") as worker:
+        worker.end()
+        assert bool(worker.said("queue paused")) == (kind == "model")
+    assert [(job["state"], job["reason"]) for job in tq.jobs()] == [("errored", kind)] * 5
+
+
 def test_what_does_not_count_for_the_breaker(tq):
     """E13: ends that were asked for, retries that go on, and anything after a success pause nothing; 0 turns it off."""
     for n in range(8):

@@ -93,7 +93,7 @@ class Progress(NamedTuple):
 class Outcome(NamedTuple):
     """How an attempt ended. `cause` is None for success, else one of the words of domain/states.py or
     `drained`, `requeued` (the job's own wish, exit 75), `zombie`. `idle`: it wished to be requeued at once, without a
-    new checkpoint. `quick`: it never ran, or not for long."""
+    new checkpoint. `quick`: it could not be started, or ended soon after."""
 
     cause: str | None
     exit_code: int | None = None

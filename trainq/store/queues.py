@@ -19,7 +19,7 @@ class Closed(NamedTuple):
 def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, breaker: int) -> bool:
     """Count an attempt's end for the breaker; true when it has just paused the queue.
 
-    Quick failures in a row are counted: errored ends that never ran or not for long. A job that is done resets.
+    Quick failures in a row are counted: errored ends that could not be started or came soon after the start. A job that is done resets.
     """
     if decision.state == "done":
         tx.rows("UPDATE queue SET quick_failures = 0 WHERE name = ? AND quick_failures > 0", (name,))

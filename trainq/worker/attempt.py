@@ -15,7 +15,7 @@ from trainq.base import clock, files
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome
-from trainq.domain.outcome import Seen, classify, joined, not_started
+from trainq.domain.outcome import QUICK_S, Seen, classify, joined, not_started
 from trainq.executors import local
 from trainq.store import jobs
 from trainq.worker import hook, memory
@@ -369,7 +369,8 @@ class Attempt:
         ended = self._exited
         code, number = (None, None) if ended is None else (ended.code, ended.signal)
         self.place.channel.drop(self.uid, self.claim.attempt)
-        self.outcome = Outcome(cause, code, number, text, quick=self.started_at is None)
+        quick = cause == "spawn" if self.started_at is None else clock.boot_s() - self.started_at < QUICK_S
+        self.outcome = Outcome(cause, code, number, text, quick=quick)
 
     # settle ----------------------------------------------------------------------------------------------------
 
