@@ -366,3 +366,16 @@ def test_a_pass_of_the_janitor_leaves_the_line_its_training_sets(tq):
         worker.end()
     assert (tq.dir / "seen").read_text() == "content"
     assert "on-end" not in str(tq.history(job))
+
+
+def test_the_line_finds_the_model(tq):
+    """E22: TRAINQ_MODEL_DIR of the line is the version that was published, whole; without one it is unset."""
+    line = 'echo "${TRAINQ_MODEL_DIR-none}"; ls "${TRAINQ_MODEL_DIR-.}" | grep -c model.json'
+    made = tq.submit("ok", "--on-end", line)
+    failed = tq.submit("bad", "--model", "m", "--on-end", line)
+    empty = tq.submit("--model", "m", "--on-end", line, "--", "true")
+    tq.work("--slots", "1")
+    (model,) = tq.models()
+    assert tq.ok("logs", made).out == f"trained\n{model['path']}\n1\n"
+    for job in (failed, empty):
+        assert tq.ok("logs", job).out.endswith("\nnone\n0\n")

@@ -411,11 +411,13 @@ class Attempt:
             return
         assert self.outcome is not None
         assert self.decision is not None
+        model = None
         if self._publication is not None:
             self._publication.point_latest()
+            model = self._publication.published
         try:
             self.lease(clock.boot_s() + self.place.hook_limit_s + hook.NO_LEASE_S, hook.NO_LEASE_S)
-            more = hook.variables(self.outcome, self.decision)
+            more = hook.variables(self.outcome, self.decision, model)
             self._hand(self._files.hook_plan(self.claimed.spec["on_end"], more))
         except (TrainqError, OSError) as error:
             self.hook.end(_text(error))

@@ -49,9 +49,10 @@ class Hook:
         keeper.stop(GRACE_S)
 
 
-def variables(outcome: Outcome, decision: Decision) -> dict[str, str]:
-    """What a line is told besides the job's own variables."""
-    return {
+def variables(outcome: Outcome, decision: Decision, model: str | None) -> dict[str, str]:
+    """What a line is told besides the job's own variables; `model` is the directory that was published."""
+    told = {} if model is None else {"TRAINQ_MODEL_DIR": model}
+    return told | {
         "TRAINQ_STATE": decision.state,
         "TRAINQ_REASON": decision.reason or "",
         "TRAINQ_EXIT_CODE": "" if outcome.exit_code is None else str(outcome.exit_code),

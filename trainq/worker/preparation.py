@@ -140,8 +140,12 @@ class Preparation:
         return self._plan(tuple(os.fsencode(word) for word in local.argv(spec)), self.environment)
 
     def hook_plan(self, line: str, more: dict[str, str]) -> Plan:
-        """The plan of a shell line that runs after the job, with the job's variables and some more."""
-        return self._plan((b"/bin/sh", b"-c", os.fsencode(line)), {**self.environment, **more})
+        """The plan of a shell line that runs after the job, with the job's variables and some more.
+
+        What was its model directory then has another name, if it is there at all.
+        """
+        kept = {name: value for name, value in self.environment.items() if name != "TRAINQ_MODEL_DIR"}
+        return self._plan((b"/bin/sh", b"-c", os.fsencode(line)), {**kept, **more})
 
     def _plan(self, argv: tuple[bytes, ...], env: dict[str, str]) -> Plan:
         return Plan(argv, variables.complete(env), os.fsencode(self.claimed.spec["cwd"]), self.claimed.umask)

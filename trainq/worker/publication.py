@@ -92,6 +92,11 @@ class Publication:
             models.forget(tx, key, version)
         return [Removed(key, version) for version in old]
 
+    @property
+    def published(self) -> str | None:
+        """The directory of the version, once it is committed; None when there is none."""
+        return None if self.version is None else self.staged
+
     def give_up(self) -> None:
         """It could not be stored: nothing is named, and what was staged stays."""
         self.model, self.version, self.removed = None, None, []
