@@ -64,6 +64,20 @@ def drop(session: Session, paths: Paths, uid: str, before: float | None = None) 
         return is_gone
 
 
+def drop_first(tx: Transaction, paths: Paths, uids: Iterable[str]) -> None:
+    """The same for several as the first thing in a transaction that is there anyway, as far as it can be done.
+
+    Whether that commits does not matter: what is looked at was committed before.
+    """
+    for uid in uids:
+        try:
+            if not is_needed(tx, paths, uid, None):
+                runs.drop_secret(paths, uid)
+                point("secrets.dropped")
+        except (TrainqError, OSError):
+            pass  # another user's, or sick storage: the janitor tries again, and says what is in its way
+
+
 def drop_ended(session: Session, paths: Paths) -> None:
     """The same for all that are kept, as far as it can be done."""
     try:

@@ -75,6 +75,8 @@ class Worker:
         self._due_at: float | None = None  # backend's clock
         self._seen: tuple[bytes, int] = (b"", -1)
         self._may_be_work = True
+        self._waits = True  # something that keeps a worker `--until` from its end
+        self._ended_uids: list[str] = []  # of jobs whose kept variables can go
         self._adrift = False
         self._failing = False  # the last turn could not be taken
         # What only people read waits for the beat where every write costs others their turn.
@@ -108,6 +110,7 @@ class Worker:
         opened.callback(self.session.close)
         with self.session.writing() as tx:
             self._id = self._join(tx, None)
+            closed = queues.closed(tx)
         point("worker.joined")
         opened.callback(self._leave)
         self._inbox = Inbox(max(2, self.options.slots))
@@ -128,7 +131,9 @@ class Worker:
         )
         opened.callback(self._slots.close)
         self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
-        self._say_what_is_paused()
+        for name in self.options.queues:  # a worker that takes nothing from a queue says why, once
+            if name in closed:
+                self._say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
 
     def _join(self, tx: Transaction, worker_id: int | None) -> int:
         return workers.join(
@@ -136,14 +141,6 @@ class Worker:
             pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
             slots=self.options.slots, queues=self.options.queues, worker_id=worker_id, quarantine=self._quarantine.why,
         )  # fmt: skip
-
-    def _say_what_is_paused(self) -> None:
-        """A worker that takes nothing from a queue says why, once, at its start."""
-        with self.session.reading() as tx:
-            closed = queues.closed(tx)
-        for name in self.options.queues:
-            if name in closed:
-                self._say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
 
     def _take_name(self) -> BaseFileLock:
         """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
@@ -159,6 +156,7 @@ class Worker:
     def _leave(self) -> None:
         try:
             with self.session.writing() as tx:
+                secrets.drop_first(tx, self.queue.paths, self._ended_uids)
                 workers.leave(tx, self._id)
         except TrainqError as error:
             self._complain(error)  # it will be seen as gone in its time
@@ -172,7 +170,7 @@ class Worker:
             return True
         if self._quarantine.why:
             return self.options.until is not None
-        return self.options.until is not None and not self._may_be_work and self._nothing_waits()
+        return self.options.until is not None and not self._may_be_work and not self._waits
 
     def _may_hold_unknown(self) -> bool:
         """Whether it may have claimed what it knows nothing of. A full disk can still be read, and so tell."""
@@ -198,17 +196,6 @@ class Worker:
         if options.max_jobs is not None and self._claims >= options.max_jobs:
             return False
         return options.until_at is None or clock.now() < options.until_at
-
-    def _nothing_waits(self) -> bool:
-        """`idle`: nothing here for me; `empty`: nothing waits in my queues at all, not even what is held."""
-        try:
-            with self.session.reading() as tx:
-                if self.options.until == "idle":
-                    return not jobs.is_work(tx, self.options.queues)
-                return not jobs.waiting(tx, self.options.queues, ("pending", "held"))
-        except TrainqError as error:
-            self._complain(error)
-            return False
 
     def _attempts(self) -> list[Attempt]:
         return self._slots.attempts()
@@ -267,6 +254,7 @@ class Worker:
             attempt = slot.attempt
             if attempt is not None and attempt.free:
                 self._clear(slot, attempt)
+                self._may_be_work = True  # the turn that ended it did not count on this slot
             elif attempt is not None:
                 attempt.tick(now)
         if self._due_at is not None and self.session.now() >= self._due_at:
@@ -295,6 +283,7 @@ class Worker:
         with self.session.reading() as tx:
             self._may_be_work = self._may_be_work or (bool(self._room()) and jobs.is_work(tx, self.options.queues))
             self._due_at = jobs.next_due(tx)
+            self._waits = turn.something_waits(tx, self.options.queues, self.options.until)
             if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
@@ -332,6 +321,7 @@ class Worker:
         beats = began >= self._beat_at
         try:
             with self.session.writing() as tx:
+                secrets.drop_first(tx, self.queue.paths, self._ended_uids)
                 if beats and not workers.is_known(tx, self._id):
                     self._join(tx, self._id)  # taken for dead, by a clock that was set
                 done = turn.take(tx, attempts, self._wanted(beats=beats))
@@ -342,7 +332,8 @@ class Worker:
             return
         turn.mark(done)
         self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
-        self._due_at = done.next_due
+        self._due_at, self._waits = done.next_due, done.waits
+        self._ended_uids.clear()
         self._quarantine.is_written = self._quarantine.why is not None
         if beats:
             self._beat_at = clock.boot_s() + self._beat_every_s()
@@ -382,7 +373,7 @@ class Worker:
         options = self.options
         may = len(self._slots) if options.max_jobs is None else options.max_jobs - self._claims
         return turn.Wanted(
-            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
+            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues, until=options.until,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
             quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,
@@ -411,7 +402,9 @@ class Worker:
                 self._do_slowly(attempt.tidy())
                 attempt.run_hook()
                 if attempt.claimed.spec.get("secrets"):
-                    secrets.drop_all(self.session, self.queue.paths, [attempt.uid])
+                    self._ended_uids.append(attempt.uid)
+                    soon = 0.0 if self.session.is_cheap else clock.boot_s() + self.times.heartbeat
+                    self._beat_at = min(self._beat_at, soon)
                 self._tell(attempt)
                 if self._quarantine.judge(attempt):
                     hint = f"trainq workers clear {shlex.quote(self.name)}"
@@ -422,11 +415,12 @@ class Worker:
                 self._say("claim lost", id=attempt.claim.job_id, attempt=attempt.claim.attempt)
             if attempt.free:
                 self._clear(slot, attempt)
+                if attempt.lost or attempt.has_hook:
+                    self._may_be_work = True  # the turn did not count on this slot
 
     def _clear(self, slot: Slot, attempt: Attempt) -> None:
         """Nothing of it is left in the slot: give the slot away and tidy up."""
         slot.attempt = None
-        self._may_be_work = True  # what waits could not be claimed for this slot by the turn that ended it
         number, failed = attempt.claim.job_id, attempt.hook.failed
         if failed is not None:
             self._say("trouble", message=f"job {number}: its on-end line failed: {failed}")

@@ -34,6 +34,7 @@ class Wanted(NamedTuple):
     host: str
     observer: str
     queues: tuple[str, ...]
+    until: str | None  # it ends when nothing waits: idle, empty
     state: str  # of the worker: idle, busy, draining
     room: int  # how many jobs to claim at most, beyond the slots that this turn frees
     may_claim: int  # and at most so many in all
@@ -57,6 +58,7 @@ class Done(NamedTuple):
     claimed: list[Claimed]
     paused: list[str]  # queues that the breaker has closed
     next_due: float | None
+    waits: bool  # something that keeps it from its end
 
 
 class StoreFailed(Exception):  # an answer: this attempt's end is another one
@@ -65,7 +67,7 @@ class StoreFailed(Exception):  # an answer: this attempt's end is another one
 
 def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
-    done = Done([], [], [], [], [], [], [], None)
+    done = Done([], [], [], [], [], [], [], None, waits=True)
     jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
@@ -87,7 +89,14 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         if claimed is None:
             break
         done.claimed.append(claimed)
-    return done._replace(next_due=jobs.next_due(tx))
+    return done._replace(next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.queues, wanted.until))
+
+
+def something_waits(tx: Transaction, queues: Sequence[str], until: str | None) -> bool:
+    """`idle`: something here for me; `empty`: anything at all in my queues, also what is held; else always."""
+    if until == "idle":
+        return jobs.is_work(tx, queues)
+    return until is None or jobs.waiting(tx, queues, ("pending", "held")) > 0
 
 
 def _serve(tx: Transaction, attempt: Attempt, wanted: Wanted, now: float, done: Done) -> None:

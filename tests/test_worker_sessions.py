@@ -1,0 +1,61 @@
+"""How often a worker goes to its queue: each session of one that several hosts share takes a turn at the gate over the
+network, and the others wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from e2e.kit import Tq, until
+
+from trainq.ops.queue import open_queue
+from trainq.worker.loop import Worker
+from trainq.worker.place import Options
+
+
+@pytest.fixture
+def tq(tmp_path):
+    """The command on a fresh root for several hosts."""
+    command = Tq(tmp_path)
+    command.ok("init", "--shared", command.root, root=None)
+    return command
+
+
+def work(tq, on_event=lambda _kind, _facts: None):
+    """Work here until nothing waits at all; the sessions that were opened."""
+    queue = open_queue(tq.root)
+    seen = []
+    for kind in ("reading", "writing"):
+        opens = getattr(queue.session, kind)
+        setattr(queue.session, kind, lambda kind=kind, opens=opens: seen.append(kind) or opens())
+    Worker(queue, Options(slots=1, queues=("default",), until="empty", on_event=on_event)).run()
+    return seen
+
+
+def test_a_job_costs_one_session_for_its_claim_and_one_for_its_end(tq):
+    """Q61: besides joining and leaving: the end of one and the claim of the next share one; kept variables are deleted, and
+    that nothing waits is seen, in one that is there anyway."""
+    for _ in range(3):
+        tq.submit("--env-keep", "MY_TOKEN", "--", "true", env={"MY_TOKEN": "x"})
+    assert len(os.listdir(f"{tq.root}/specs")) == 3
+    assert work(tq) == ["writing"] * (1 + 1 + 3 + 1)
+    assert {job["state"] for job in tq.jobs()} == {"done"}
+    assert os.listdir(f"{tq.root}/specs") == []
+
+
+def test_waiting_costs_nothing(tq):
+    """Q14: a worker that stays until nothing waits does not ask for it again and again: it is told by the bell."""
+    tq.submit("--retries", "1", "--backoff", "1h", "--", "false")
+
+    def on_event(kind, _facts):
+        if kind == "job ended":
+            threading.Thread(target=cancel).start()
+
+    def cancel():
+        until(lambda: tq.state(1) == "held")
+        time.sleep(2.5)  # two polls in which it could have asked
+        tq.ok("cancel", 1)
+
+    assert work(tq, on_event) == ["writing"] * (1 + 1 + 1 + 1 + 1)
