@@ -12,7 +12,6 @@ import os
 import selectors
 import shlex
 import signal
-from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
@@ -30,9 +29,10 @@ from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
-from trainq.worker.place import Options, Place, Report
+from trainq.worker.place import Place
 from trainq.worker.quarantine import Quarantine
 from trainq.worker.slots import Slot, Slots
+from trainq.worker.teller import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainq.domain.job import Claimed
     from trainq.ops.queue import Queue
     from trainq.store.session import Transaction
+    from trainq.worker.place import Options, Report
 
 FRESH_S = 1.0
 """Progress that a job reports reaches its row within this, without waiting for the next beat."""
@@ -49,8 +50,6 @@ START_S = 0.05
 """A started process is written to its row after this, unless it has ended by then."""
 RETRY_S = 1.0
 """After a turn that failed."""
-LISTED = 1000
-"""So many attempts are told one by one at the end; of what came before, only how it ended is counted."""
 
 _DRAIN, _STOP, _KILL = 1, 2, 3
 
@@ -66,7 +65,7 @@ class Worker:
         self.host = hosts.hostname()
         self.identity = hosts.identity()
         self.name = options.name or f"{self.host}-{os.getpid()}"
-        self.report = Report(self.name, deque(maxlen=LISTED), Counter(), 0)
+        self._teller = Teller(self.name, options.on_event)
         self._id = 0
         self._claims = 0
         self._lost_claims = 0
@@ -84,7 +83,6 @@ class Worker:
             (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, self.times.heartbeat)
         )
         self._quarantine = Quarantine()
-        self._complained = ""
 
     # life ------------------------------------------------------------------------------------------------------
 
@@ -98,9 +96,7 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
-        why = self._quarantine.why
-        self._say("ended", jobs=self.report.ends.total(), lost_claims=self._lost_claims, quarantine=why)
-        return self.report._replace(lost_claims=self._lost_claims, quarantine=why)
+        return self._teller.ended(self._lost_claims, self._quarantine.why)
 
     def _open(self, opened: contextlib.ExitStack) -> None:
         """Open everything; `opened` closes it in the reverse order, jobs first, also when this fails half-way."""
@@ -127,13 +123,13 @@ class Worker:
         )  # fmt: skip
         locks = [lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)]
         self._slots = Slots(
-            self.options.slots, self._selector, locks, lambda message: self._say("trouble", message=message)
+            self.options.slots, self._selector, locks, lambda message: self._teller.say("trouble", message=message)
         )
         opened.callback(self._slots.close)
-        self._say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
+        self._teller.say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
         for name in self.options.queues:  # a worker that takes nothing from a queue says why, once
             if name in closed:
-                self._say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
+                self._teller.say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
 
     def _join(self, tx: Transaction, worker_id: int | None) -> int:
         return workers.join(
@@ -159,7 +155,7 @@ class Worker:
                 secrets.drop_first(tx, self.queue.paths, self._ended_uids)
                 workers.leave(tx, self._id)
         except TrainqError as error:
-            self._complain(error)  # it will be seen as gone in its time
+            self._teller.complain(error)  # it will be seen as gone in its time
 
     def _is_finished(self) -> bool:
         if self._is_beyond_hope():
@@ -180,7 +176,7 @@ class Worker:
                     known = [attempt.claim for attempt in self._attempts()]
                     self._adrift = bool(jobs.unknown_claims(tx, self._id, known))
             except TrainqError as error:
-                self._complain(error)
+                self._teller.complain(error)
         return self._adrift
 
     def _is_beyond_hope(self) -> bool:
@@ -276,7 +272,7 @@ class Worker:
                 self._beat_at = 0.0
             self._seen = seen
         except TrainqError as error:
-            self._complain(error)
+            self._teller.complain(error)
 
     def _peek(self) -> None:
         """Whether a turn is worth its place at the gate; reads only."""
@@ -287,7 +283,7 @@ class Worker:
             if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
-                self._say("quarantine cleared")
+                self._teller.say("quarantine cleared")
             asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else {}
         if any(attempt.is_news(asked.get(attempt.claim.job_id)) for attempt in self._attempts()):
             self._beat_at = 0.0
@@ -307,9 +303,9 @@ class Worker:
         self._stopping = max(first, min(self._stopping + 1, _KILL))
         self._beat_at = 0.0  # its row tells at once that it takes no more
         if self._stopping == _DRAIN:
-            self._say("draining", running=len(self._attempts()))
+            self._teller.say("draining", running=len(self._attempts()))
         else:
-            self._say("stopping", running=len(self._attempts()), at_once=self._stopping == _KILL)
+            self._teller.say("stopping", running=len(self._attempts()), at_once=self._stopping == _KILL)
             for attempt in self._attempts():
                 attempt.stop("drained", 0.0 if self._stopping == _KILL else attempt.grace_s())
 
@@ -331,7 +327,8 @@ class Worker:
             self._turn_failed(error, attempts)
             return
         turn.mark(done)
-        self._complained, self._failing, self._adrift, self._may_be_work = "", False, False, False
+        self._teller.is_well()
+        self._failing = self._adrift = self._may_be_work = False
         self._due_at, self._waits = done.next_due, done.waits
         self._ended_uids.clear()
         self._quarantine.is_written = self._quarantine.why is not None
@@ -345,7 +342,7 @@ class Worker:
         for claimed in done.claimed:
             self._begin(claimed, began)
         for name in done.paused:
-            self._say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
+            self._teller.say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
         self._take_back(done)
         if any(one.state != "pending" for one in done.found):
             secrets.drop_ended(self.session, self.queue.paths)
@@ -363,7 +360,7 @@ class Worker:
         try:
             given_back = take_back_from_the_dead(self.session, done.held)
         except TrainqError as error:
-            self._complain(error)
+            self._teller.complain(error)
             return
         if given_back:
             done.found.extend(given_back)
@@ -382,7 +379,7 @@ class Worker:
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
-        self._complain(error)
+        self._teller.complain(error)
         self._failing = True
         if isinstance(error, Unsure):
             self._adrift = True
@@ -405,14 +402,14 @@ class Worker:
                     self._ended_uids.append(attempt.uid)
                     soon = 0.0 if self.session.is_cheap else clock.boot_s() + self.times.heartbeat
                     self._beat_at = min(self._beat_at, soon)
-                self._tell(attempt)
+                self._teller.job_ended(attempt)
                 if self._quarantine.judge(attempt):
                     hint = f"trainq workers clear {shlex.quote(self.name)}"
-                    self._say("quarantined", message=self._quarantine.why, hint=hint)
+                    self._teller.say("quarantined", message=self._quarantine.why, hint=hint)
             elif attempt in done.gone:
                 self._lost_claims += 1
                 attempt.lose()
-                self._say("claim lost", id=attempt.claim.job_id, attempt=attempt.claim.attempt)
+                self._teller.say("claim lost", id=attempt.claim.job_id, attempt=attempt.claim.attempt)
             if attempt.free:
                 self._clear(slot, attempt)
                 if attempt.lost or attempt.has_hook:
@@ -423,7 +420,7 @@ class Worker:
         slot.attempt = None
         number, failed = attempt.claim.job_id, attempt.hook.failed
         if failed is not None:
-            self._say("trouble", message=f"job {number}: its on-end line failed: {failed}")
+            self._teller.say("trouble", message=f"job {number}: its on-end line failed: {failed}")
             self._write(lambda tx: jobs.note_hook(tx, number, f"on-end: {failed}"))
         if attempt.lost:
             self._do_slowly(attempt.tidy())
@@ -439,25 +436,11 @@ class Worker:
             with self.session.writing() as tx:
                 write(tx)
         except TrainqError as error:
-            self._complain(error)
+            self._teller.complain(error)
 
     def _cleaned(self, error: BaseException | None) -> None:
         if error is not None:
-            self._say("trouble", message=f"left for the janitor: {error}")
-
-    def _tell(self, attempt: Attempt) -> None:
-        row, outcome, decision = attempt.claimed.row, attempt.outcome, attempt.decision
-        facts = {
-            "id": row["id"], "name": row["name"], "attempt": row["attempt"],
-            "state": None if decision is None else decision.state, "reason": None if decision is None else decision.reason,
-            "exit_code": None if outcome is None else outcome.exit_code,
-            "run_s": None if attempt.started_at is None else clock.boot_s() - attempt.started_at,
-            "error": None if outcome is None else outcome.error,
-            "model": None if attempt.version is None else f"{row['model_key']}@{attempt.version}",
-        }  # fmt: skip
-        self.report.jobs.append(facts)
-        self.report.ends[facts["state"], facts["reason"]] += 1
-        self._say("job ended", **facts)
+            self._teller.say("trouble", message=f"left for the janitor: {error}")
 
     def _begin(self, claimed: Claimed, began: float) -> None:
         slot = self._slots.free()[0]
@@ -466,7 +449,7 @@ class Worker:
         self._claims += 1
         self._beat_at = min(self._beat_at, clock.boot_s() + self.times.heartbeat)
         row = claimed.row
-        self._say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
+        self._teller.say("job started", id=row["id"], name=row["name"], attempt=row["attempt"])
         slot.attempt.prepare()
 
     # lease and channel ----------------------------------------------------------------------------------------
@@ -483,14 +466,3 @@ class Worker:
                 return
         if "asker" in message:
             self._channel.ack(message["asker"], ok=False)  # of no attempt that runs here
-
-    # words -----------------------------------------------------------------------------------------------------
-
-    def _say(self, kind: str, **facts: Any) -> None:
-        self.options.on_event(kind, facts)
-
-    def _complain(self, error: TrainqError) -> None:
-        """Say what is wrong with the storage, once until it is well again."""
-        if error.message != self._complained:
-            self._complained = error.message
-            self._say("trouble", message=error.message, hint=error.hint)
