@@ -135,7 +135,7 @@ def test_a_job_that_is_being_stopped_is_thawed_too(tq, stop):
         "TRAINQ_TIMES_HEARTBEAT": "0.3s", "TRAINQ_TIMES_HOLDER_LIMIT": "1s", "TRAINQ_TIMES_ZOMBIE_AFTER": "60s",
     }  # fmt: skip
     tq.script("saves.py", SAVES_SLOWLY)
-    limit = ("--time", "0.5s") if stop == "time" else ()
+    limit = ("--time", "2s") if stop == "time" else ()
     job = tq.submit(*limit, "--grace", "3s", "--", sys.executable, "saves.py")
     with tq.worker("--max-jobs", "1") as worker:
         until(lambda: "up" in tq("logs", job).out)
