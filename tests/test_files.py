@@ -65,6 +65,42 @@ def test_modes_are_exact_whatever_the_umask(where, umask):
     assert [mode(f"{where}/d{name}") for name in ("", "/f", "/g", "/log")] == [0o700, 0o600, 0o640, 0o600]
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+def test_in_a_group_s_directory_modes_are_the_group_s(where, umask):
+    """E18: whatever the umask, the group reads what is made in a set-gid directory, and writes in it as far as in that
+    directory; an exact mode stays exact, and what all write is 0660."""
+    os.chmod(where, 0o2770)
+    before = os.umask(umask)
+    try:
+        files.make_directories(where, "d/e")
+        files.make_own_directory(f"{where}/own")
+        files.make_directory(f"{where}/own/in")
+        files.write_durably(f"{where}/d/f", b"x")
+        files.write_durably(f"{where}/d/secret", b"x", 0o600)
+        files.write_new(f"{where}/own/f", b"x")
+        os.close(files.open_append(f"{where}/own/in/log"))
+        os.close(files.open_shared(f"{where}/lock"))
+    finally:
+        os.umask(before)
+    names = ("d", "d/e", "own", "own/in", "d/f", "d/secret", "own/f", "own/in/log", "lock")
+    found = [f"{mode(f'{where}/{name}'):o}" for name in names]
+    assert found == ["2770", "2770", "2750", "2750", "640", "600", "640", "640", "660"]
+
+
+def test_what_is_given_to_a_group_is_read_by_it_and_changed_by_nobody(where):
+    """The group reads everything, runs what its maker runs, and writes nothing; links are left alone."""
+    os.chmod(where, 0o2770)
+    os.makedirs(f"{where}/model/in", mode=0o700)
+    for name, bits in (("plain", 0o600), ("run", 0o700), ("open", 0o666)):
+        files.write_new(f"{where}/model/in/{name}", b"x", bits)
+    os.symlink("in/plain", f"{where}/model/link")
+    os.chmod(f"{where}/model", 0o700)
+    os.chmod(f"{where}/model/in", 0o777)
+    files.give_to_group(f"{where}/model")
+    found = [f"{mode(f'{where}/model/{name}'):o}" for name in ("", "in", "in/plain", "in/run", "in/open")]
+    assert found == ["2750", "2755", "640", "750", "644"]
+
+
 def test_a_write_replaces_the_whole_and_leaves_nothing_else(where):
     """What is written is what is read, also over something longer; no temporary name stays."""
     files.write_durably(f"{where}/f", b"long" * 1_000_000)

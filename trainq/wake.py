@@ -10,6 +10,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from trainq.base import files
+from trainq.base.errors import TrainqError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,10 +24,11 @@ def ring(path: str) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
+            files.share(fd, path)
             os.pwrite(fd, b"%020d %010d\n" % (time.time_ns(), os.getpid()), 0)
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, TrainqError):
         pass  # the row is committed; a worker finds it at its next look
 
 

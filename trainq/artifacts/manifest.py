@@ -64,7 +64,10 @@ def seal(staged: str, facts: Mapping[str, Any]) -> Sealed | None:
         if not stat.S_ISDIR(kind):
             raise ModelError(f"model directory {files.printable(staged)} was replaced by something else")
         # A directory that its owner may not write cannot be renamed into another one.
-        os.chmod(staged, 0o700)
+        if files.is_for_group(os.path.dirname(staged)):
+            files.give_to_group(staged)
+        else:
+            os.chmod(staged, 0o700)
         found, links = _hashed(staged)
         if not found and not links:
             return None

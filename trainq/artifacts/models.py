@@ -39,10 +39,10 @@ def stage(paths: Paths, job: int, attempt: int) -> str:
     staged = os.path.join(paths.staging, f"{job:d}-{attempt:d}-{os.urandom(4).hex()}")
     with files.reporting(staged):
         try:
-            files.make_directory(staged)
+            files.make_own_directory(staged)
         except FileNotFoundError:
             files.make_directories(paths.root, "models/.staging")
-            files.make_directory(staged)
+            files.make_own_directory(staged)
     return staged
 
 
@@ -142,7 +142,8 @@ def sweep_retired(paths: Paths, key: str, before: float) -> None:
     """Delete what was retired of a key before then (seconds since the epoch, by the file system's clock); an orphan may
     be a result that could not be stored, and is the janitor's."""
     for path, name, _ in _entries(paths.aside_key(key)):
-        if name.endswith(_RETIRED) and all(left.changed_at <= before for left in _leftover(path, None, None)):
+        is_old = all(left.changed_at <= before for left in _leftover(path, None, None))
+        if name.endswith(_RETIRED) and is_old and files.is_ours(path):
             crash.point("sweep.retired")
             discard(paths, path)
 

@@ -1,7 +1,7 @@
 """What one attempt leaves behind: its run directory, the job's checkpoints, and the job's kept secrets.
 
-What must stay true: two attempts never share a run directory; directories are 0700 and files 0600 whatever
-the umask; nothing here is synced but the secrets, since a log may lose its end with the machine and the row
+What must stay true: two attempts never share a run directory; only who runs the job writes there, and nobody
+else reads but the group of a group's queue; nothing here is synced but the secrets, since a log may lose its end with the machine and the row
 is the truth. Opening a run is on the path of every job: a handful of system calls.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.base import files
+from trainq.base import files, hosts
 from trainq.base.errors import Denied
 
 if TYPE_CHECKING:
@@ -48,13 +48,11 @@ def open_run(
     May be called again for the same attempt when the first call failed half-way. Raises the errors of sick
     storage, and `Storage` if something else stands where the directory or the log should be.
     """
-    directory = paths.attempt(job, attempt)
     log = paths.log(job, attempt)
     stderr = paths.stderr(job, attempt) if split_stderr else None
     named = paths.params(job, attempt) if params is not None else None
+    directory = _own_directory(paths, job, paths.attempt(job, attempt))
     with files.reporting(directory):
-        files.make_directory(paths.run(job))
-        files.make_directory(directory)
         if params is not None and named is not None:
             files.remove(named)
             files.write_new(named, params)
@@ -80,10 +78,25 @@ def append_note(paths: Paths, job: int, attempt: int, text: str) -> None:
 
 def open_checkpoints(paths: Paths, job: int) -> str:
     """The directory that all attempts of a job share, made when the first one asks for it."""
-    directory = paths.checkpoints(job)
+    return _own_directory(paths, job, paths.checkpoints(job))
+
+
+def _own_directory(paths: Paths, job: int, directory: str) -> str:
+    """The directory of a job, and this one in it, in which nobody else writes. Raises Denied when others may.
+
+    On a group's queue others can put a directory there before: what lies in it is not gone on from, nor run.
+    """
     with files.reporting(directory):
-        files.make_directory(paths.run(job))
-        files.make_directory(directory)
+        is_for_group = files.is_for_group(paths.root)
+        for path in (paths.run(job), directory):
+            if files.make_own_directory(path) or not is_for_group:
+                continue
+            found = os.lstat(path)
+            if found.st_uid != os.geteuid() or found.st_mode & files.OTHERS_WRITE:
+                raise Denied(
+                    f"{files.printable(path)} belongs to {hosts.known_as(found.st_uid)}, or others may write it:"
+                    f" {hosts.known_as(os.geteuid())} runs nothing there"
+                )
     return directory
 
 
@@ -124,7 +137,7 @@ def write_secret(paths: Paths, uid: str, variables: Mapping[str, str]) -> None:
     entries = [f"{name}={value}\0" for name, value in variables.items()]
     path = paths.secret(uid)
     with files.reporting(path):
-        files.write_durably(path, os.fsencode("".join(entries)))
+        files.write_durably(path, os.fsencode("".join(entries)), 0o600)
 
 
 def read_secret(paths: Paths, uid: str) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from trainq.base.errors import DiskFull, Storage, TrainqError, Unwritable
@@ -137,7 +138,7 @@ class NewFile:
 
     __slots__ = ("_directory", "_fd", "_mode", "path", "size")
 
-    def __init__(self, directory: str, mode: int = 0o600) -> None:
+    def __init__(self, directory: str, mode: int | None = None) -> None:
         self._directory = directory
         self._mode = mode
         self._fd = -1
@@ -212,21 +213,21 @@ def _forget(path: str) -> None:
         pass
 
 
-def write_durably(path: str, data: bytes, mode: int = 0o600) -> None:
+def write_durably(path: str, data: bytes, mode: int | None = None) -> None:
     """Make `path` hold exactly `data`: either the old content or all of the new, on the disk on return."""
     with NewFile(os.path.dirname(path) or ".", mode) as new:
         new.write(data)
         new.publish(path)
 
 
-def create_exclusively(path: str, data: bytes = b"", mode: int = 0o600) -> None:
+def create_exclusively(path: str, data: bytes = b"", mode: int | None = None) -> None:
     """As `write_durably`, but `FileExistsError` if the name is taken; of two racing callers one wins."""
     with NewFile(os.path.dirname(path) or ".", mode) as new:
         new.write(data)
         new.publish(path, exclusively=True)
 
 
-def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
+def write_new(path: str, data: bytes, mode: int | None = None) -> None:
     """Make a new file without a sync, for what may be lost; `FileExistsError` if the name is taken."""
     fd = open_new(path, mode)
     try:
@@ -235,27 +236,74 @@ def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
         os.close(fd)
 
 
-def open_new(path: str, mode: int = 0o600) -> int:
+def open_new(path: str, mode: int | None = None) -> int:
     """A descriptor for writing to a file that was not there before."""
     with _step(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     return _with_mode(fd, mode, path)
 
 
-def open_append(path: str, mode: int = 0o600) -> int:
+def open_append(path: str, mode: int | None = None) -> int:
     """A descriptor that appends, of a file that is made if it is not there. A pipe in its place blocks nobody."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with _step(path):
-        fd = os.open(path, flags, mode)
+        fd = os.open(path, flags, 0o600)
     return _with_mode(fd, mode, path)
 
 
-def _with_mode(fd: int, mode: int, path: str) -> int:
-    """open() took the umask away from the mode: put back what it took."""
-    try:
+def open_shared(path: str) -> int:
+    """A descriptor for reading and writing of a file that all who use the queue write, made if it is not there."""
+    with _step(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    share(fd, path)
+    return fd
+
+
+def share(fd: int, path: str) -> None:
+    """Let all who may write in its directory write this file, too, if it is ours to say so."""
+    found = os.fstat(fd)
+    mode = shared_mode(os.path.dirname(path))
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != mode:
         with reporting(path):
             os.fchmod(fd, mode)
-    except TrainqError:
+
+
+def shared_mode(directory: str, alone: int = 0o600) -> int:
+    """The mode of a file in this directory that all who use the queue write; `alone` where that is one user."""
+    return 0o660 if is_for_group(directory) else alone
+
+
+def is_for_group(directory: str) -> bool:
+    """Whether a group may write in it, and what is made in it is the group's: so is the root of a group's queue."""
+    return _mode_of(directory) & GROUP == GROUP
+
+
+def is_ours(path: str) -> bool:
+    """Whether this user may clear it away: in a group's directory what somebody else has made is left to them."""
+    try:
+        found, above = os.lstat(path), os.stat(os.path.dirname(path))
+    except OSError:
+        return True  # gone, or what is done with it next says what is wrong
+    return os.geteuid() in (0, found.st_uid) or not above.st_mode & stat.S_ISGID
+
+
+GROUP = stat.S_ISGID | stat.S_IWGRP
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def _mode_of(directory: str) -> int:
+    with reporting(directory):
+        return os.stat(directory or ".").st_mode
+
+
+def _with_mode(fd: int, mode: int | None, path: str) -> int:
+    """Give a file its mode, of which open() has taken the umask."""
+    try:
+        if mode is None:
+            mode = 0o640 if _mode_of(os.path.dirname(path)) & stat.S_ISGID else 0o600
+        with reporting(path):
+            os.fchmod(fd, mode)
+    except (TrainqError, OSError):
         os.close(fd)
         raise
     return fd
@@ -408,25 +456,33 @@ def remove(path: str) -> bool:
     return True
 
 
-def make_directory(path: str, mode: int = 0o700) -> bool:
-    """Make a directory with exactly this mode; false if one stands there already (its mode stays).
+def make_directory(path: str, mode: int | None = None) -> bool:
+    """Make a directory, with exactly this mode if one is given; false if one stands there already (its mode stays).
 
     `FileNotFoundError` if its parent is missing, `NotADirectoryError` if something else has the name (a link
     to a directory too). The parent is not synced.
     """
     try:
         with _step(path):
-            os.mkdir(path, mode)
+            os.mkdir(path, 0o700)  # at first: nobody comes in before it has its mode
     except FileExistsError:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             return False
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    if mode is None:
+        above = _mode_of(os.path.dirname(path))
+        mode = 0o750 | above & GROUP if above & stat.S_ISGID else 0o700
     with reporting(path):
         os.chmod(path, mode)
     return True
 
 
-def make_directories(top: str, below: str, mode: int = 0o700) -> None:
+def make_own_directory(path: str) -> bool:
+    """As `make_directory`, but nobody writes in it except its maker, also in a group's directory."""
+    return make_directory(path, 0o2750 if _mode_of(os.path.dirname(path)) & stat.S_ISGID else 0o700)
+
+
+def make_directories(top: str, below: str, mode: int | None = None) -> None:
     """Make `top`/a, `top`/a/b … for `below` = "a/b", durably: what is new is synced into its parent."""
     directory = top
     for part in below.split("/"):
@@ -470,6 +526,25 @@ def remove_tree(path: str) -> bool:
         # Gone already, or somebody else is removing the same tree: what is left of it is theirs.
         return False
     return True
+
+
+def give_to_group(top: str) -> None:
+    """Let the group of the directory that `top` lies in read all of it, whatever the umask of who made it, and change
+    nothing. For the owner; links are left alone."""
+    group = os.stat(os.path.dirname(top)).st_gid
+    inside = (entry.path for entry in walk(top) if entry.kind in ("directory", "file"))
+    for path in chain((top,), inside):
+        found = os.lstat(path)
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISDIR(found.st_mode):
+            wanted = mode & ~OTHERS_WRITE | stat.S_ISGID | 0o750
+        else:
+            wanted = mode & ~OTHERS_WRITE | 0o040 | (mode & stat.S_IXUSR) >> 3
+        with _step(path):
+            if found.st_gid != group:
+                os.chown(path, -1, group)
+            if wanted != mode:
+                os.chmod(path, wanted)
 
 
 def _open_up(top: str) -> None:

@@ -31,6 +31,25 @@ def user_name(user_id: int) -> str:
         return str(user_id)
 
 
+def user_id(name: str) -> int:
+    """The uid of a login name, or of digits that are none. Raises BadValue."""
+    import pwd
+
+    from trainq.base.errors import BadValue
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        if name.isascii() and name.isdecimal():
+            return int(name)
+        raise BadValue(f"there is no user {name!r}") from None
+
+
+def known_as(user_id: int) -> str:
+    """A user for a message: name and uid."""
+    return f"{user_name(user_id)} (uid {user_id})"
+
+
 def start_of(pid: int) -> int | None:
     """Clock ticks from boot to the start of process `pid`, None when there is no such process (or a zombie's rest).
 

@@ -71,7 +71,7 @@ class _Doctor:
             self.ahead_s = clock.now() - tx.now  # of this host's clock before the queue's
         self.name = f"{hosts.hostname()}-{os.getpid()}-{os.urandom(3).hex()}"
         self._base = queue.paths.lock("meeting").removesuffix(".lock")
-        self._fd = os.open(queue.paths.lock("meeting"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._fd = files.open_shared(queue.paths.lock("meeting"))
         self._lock = fcntl.lockf if queue.is_shared else fcntl.flock
         self._turns = self._together = 0
         self._worst_s = 0.0
@@ -79,7 +79,7 @@ class _Doctor:
         self._book(self._sign_in)
 
     def _write(self) -> None:
-        fd = os.open(f"{self._base}.{self.name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = files.open_shared(f"{self._base}.{self.name}")
         os.pwrite(fd, f"{clock.now() - self.ahead_s:.6f}\n".encode().ljust(32), 0)
         os.close(fd)
 

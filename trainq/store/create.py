@@ -37,7 +37,7 @@ def create(database: str, *, mode: str = "local") -> bool:
     try:
         with storage_errors(temporary):
             _build(temporary, mode)
-        os.chmod(temporary, 0o600)
+        os.chmod(temporary, files.shared_mode(os.path.dirname(database)))
         _sync(temporary)
         point("init.before_link")
         try:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.base import hosts
+from trainq.base import files, hosts
 from trainq.base.errors import GateBusy, NoLocks, Storage, Unsupported, Unwritable
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Gate:
     def _open(self) -> int:
         if self._fd is None:
             try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                self._fd = files.open_shared(self.path)
             except OSError as error:
                 raise Unwritable(f"{self.path}: the queue's lock cannot be opened: {error.strerror}") from error
         return self._fd
