@@ -115,6 +115,11 @@ HOT = {
     "next_due": ("job_due", {}),
     "first_ready": ("job_open", {"queue": "default"}),
     "claim": ("job_open", {"queue": "default", "worker_id": 1, "worker": "w", "host": "h", "now": 0}),
+    "first_ready_of": ("job_open", {"queue": "default", "users": "[1]"}),
+    "claim_of": (
+        "job_open",
+        {"queue": "default", "users": "[1]", "worker_id": 1, "worker": "w", "host": "h", "now": 0},
+    ),
 }
 
 

@@ -216,6 +216,20 @@ say(n)
             assert jobs.is_work(tx, ("b", "c")) is True
         assert [take(session, queues=("a", "b", "c")).claim.job_id for _ in range(3)] == [3, 1, 4]
 
+    def test_claims_look_at_the_jobs_of_the_users_they_name(self, session):
+        """E18: the first of those of these users, in the same order, whatever of others' stands before; else nothing."""
+        put(session, *[new_job(queue=queue, priority=priority) for queue in "ab" for priority in (0, 5, 0)])
+        with session.writing() as tx:
+            tx.rows("UPDATE job SET user_id = 7 WHERE id IN (3, 4)")
+            tx.rows("UPDATE job SET user_id = 8 WHERE id = 6")
+            for users in ((), (9,)):
+                assert jobs.claim(tx, 1, "w", "here", ("a", "b"), users) is None
+                assert jobs.is_work(tx, ("a", "b"), users) is False
+            assert jobs.is_work(tx, ("a",), (8, 7)) is True
+            assert jobs.is_work(tx, ("a",), (8,)) is False
+            taken = [jobs.claim(tx, 1, "w", "here", ("b", "a"), (8, 7)) for _ in range(4)]
+        assert [claimed and claimed.claim.job_id for claimed in taken] == [3, 4, 6, None]
+
     def test_a_claim_brings_all_that_is_needed(self, session):
         """The spec, the environment, umask, data and uid come with the claim."""
         with session.writing() as tx:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, decide, grow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from trainq.domain.job import NewJob, NewModel, Outcome, Progress, Submission
     from trainq.store.session import Transaction
@@ -119,15 +119,33 @@ def is_active_uid(tx: Transaction, uid: str) -> bool:
     return tx.value(sql, (known[int(place)],)) is not None
 
 
+def has_jobs(tx: Transaction, uid: str) -> bool:
+    """Whether a job of this submit call has a row still."""
+    sql = (
+        "SELECT EXISTS(SELECT 1 FROM job WHERE job.id BETWEEN s.first_id AND s.first_id + s.count - 1)"
+        " FROM submission s WHERE s.uid = ?"
+    )
+    return bool(tx.value(sql, (uid,)))
+
+
+def to_prove(tx: Transaction, limit: int) -> list[int]:
+    """Jobs of which it matters whose they are: those that wait or run, and those that were not run for that."""
+    sql = (
+        "SELECT id FROM job WHERE state IN ('held','pending','running') OR (state = 'errored' AND reason = 'poison')"
+        " ORDER BY id LIMIT ?"
+    )
+    return [row[0] for row in tx.rows(sql, (limit,))]
+
+
 def next_due(tx: Transaction) -> float | None:
     """When the next held job comes due, in the backend's time."""
     found: float | None = tx.named("next_due")[0][0]
     return found
 
 
-def is_work(tx: Transaction, queues: Iterable[str]) -> bool:
-    """Whether something could be claimed or promoted; reads only."""
-    if any(tx.named("first_ready", queue=queue) for queue in queues):
+def is_work(tx: Transaction, queues: Iterable[str], users: Collection[int] | None = None) -> bool:
+    """Whether something could be claimed (`users`: of theirs) or promoted; reads only."""
+    if any(_named_of(tx, "first_ready", users, queue=queue) for queue in queues):
         return True
     due = next_due(tx)
     return due is not None and due <= tx.now
@@ -164,20 +182,38 @@ def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
     return row is not None and (row[0], row[1]) == (decision.state, decision.reason)
 
 
-def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str]) -> Claimed | None:
-    """Claim the oldest of the highest priority in these queues, or None when nothing waits there."""
-    queue = queues[0] if len(queues) == 1 else _first_queue(tx, queues)
-    rows = tx.named("claim", queue=queue, worker_id=worker_id, worker=worker, host=host) if queue else ()
+def claim(
+    tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str], users: Collection[int] | None = None
+) -> Claimed | None:
+    """Claim the oldest of the highest priority in these queues, or None when nothing waits there; `users`: of theirs."""
+    queue = queues[0] if len(queues) == 1 else _first_queue(tx, queues, users)
+    rows = _named_of(tx, "claim", users, queue=queue, worker_id=worker_id, worker=worker, host=host) if queue else ()
     if not rows:
         return None
     row = rows[0]
+    claimed = _claimed(tx, row, worker_id)
+    return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
+
+
+def _named_of(tx: Transaction, name: str, users: Collection[int] | None, **values: Any) -> list[Any]:
+    """The rows of a statement, or of its twin for these users' jobs alone."""
+    return tx.named(name, **values) if users is None else tx.named(f"{name}_of", users=json.dumps([*users]), **values)
+
+
+def as_claimed(tx: Transaction, job_id: int) -> Claimed | None:
+    """A job as who claims it would get it, for who looks at it only; None when there is no such job."""
+    row = tx.one("SELECT * FROM job WHERE id = ?", (job_id,))
+    return None if row is None else _claimed(tx, row, row["worker_id"] or 0)
+
+
+def _claimed(tx: Transaction, row: Any, worker_id: int) -> Claimed:
     common = tx.one(
         "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
         " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
         " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
         (row["id"], row["submission_id"]),
     )
-    claimed = Claimed(
+    return Claimed(
         claim=Claim(row["id"], row["attempt"], worker_id),
         uid=f"{common['uid']}.{row['id'] - common['first_id']}",
         row=row,
@@ -186,7 +222,6 @@ def claim(tx: Transaction, worker_id: int, worker: str, host: str, queues: Seque
         umask=common["umask"],
         data=data_of(tx, row["id"]) if common["has_data"] else (),
     )
-    return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
 
 
 def _with_past(tx: Transaction, claimed: Claimed) -> Claimed:
@@ -207,9 +242,13 @@ def _parsed(doc: str) -> Mapping[str, Any]:
     return json.loads(doc)  # type: ignore[no-any-return]
 
 
-def _first_queue(tx: Transaction, queues: Sequence[str]) -> str | None:
+def _first_queue(tx: Transaction, queues: Sequence[str], users: Collection[int] | None) -> str | None:
     """The queue whose head comes first: highest priority, then oldest."""
-    heads = [(-row["priority"], row["id"], queue) for queue in queues for row in tx.named("first_ready", queue=queue)]
+    heads = [
+        (-row["priority"], row["id"], queue)
+        for queue in queues
+        for row in _named_of(tx, "first_ready", users, queue=queue)
+    ]
     return min(heads)[2] if heads else None
 
 

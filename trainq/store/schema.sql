@@ -89,7 +89,8 @@ CREATE TABLE job(
   idle_requeues INTEGER NOT NULL DEFAULT 0,
   counted_as TEXT AS (iif(state IN ('pending','running'), 'open', state))
 );
-CREATE INDEX job_open ON job(state DESC, queue, priority DESC, id) WHERE state = 'running' OR state = 'pending';
+-- The user comes last: a worker of a group's queue passes over the jobs of others without a look at their rows.
+CREATE INDEX job_open ON job(state DESC, queue, priority DESC, id, user_id) WHERE state = 'running' OR state = 'pending';
 CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND due_at IS NOT NULL;
 CREATE INDEX job_held ON job(id) WHERE state = 'held';
 CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped');

@@ -17,20 +17,21 @@ WHERE id IN (SELECT id FROM job INDEXED BY job_due WHERE state = 'held' AND due_
 SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at IS NOT NULL
 
 -- name: first_ready
--- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue.
-SELECT id, priority FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue
+-- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue. Of some users'
+-- jobs alone (`first_ready_of`): what is others' is passed over in the index, without a look at a row.
+SELECT id, priority FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
 ORDER BY priority DESC, id LIMIT 1
 
 -- name: claim
 -- The claim itself takes the head of one queue; whatever the last attempt left in the row is wiped, and the attempt's
--- number only grows.
+-- number only grows. `claim_of` is the same for some users' jobs.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
   changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
   ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL,
   resumed_from = NULL, save_failed = NULL
-WHERE id = (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue
+WHERE id = (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
   ORDER BY priority DESC, id LIMIT 1)
 RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
