@@ -55,6 +55,8 @@ FILES: dict[str, Callable[[str], object]] = {
     "checkpoint.stands": lambda root: shutil.rmtree(f"{root}/runs/1/checkpoints/3"),
     "secret.needed": lambda root: write(f"{root}/specs/0a.0.env"),
     "file.whole": lambda root: write(f"{root}/.new-0a"),
+    "spec.needed": lambda root: write(f"{root}/specs/0a.spec"),
+    "spec.proved": lambda root: os.chmod(root, 0o2770),  # a group's queue whose jobs came without a proof
     "run.unpacked": lambda root: os.makedirs(f"{root}/runs/1/9/.unpacked"),
     "run.job": lambda root: os.mkdir(f"{root}/runs/99"),
 }

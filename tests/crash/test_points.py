@@ -36,6 +36,8 @@ POINTS = {
         "pack.written", "pack.published", "submit.after_data", "submit.before_commit", "submit.secrets_kept", *STORE,
         "submit.after_commit",
     ),
+    "group submit": ("submit.proved", *STORE, "submit.after_commit"),
+    "group prune": ("proofs.dropped",),
     "work": (
         "worker.joined", "claim.committed", "prepare.opened", "prepare.staged", "prepare.unpacked", "start.handed",
         "beat.committed", "publish.hashed", "publish.sealed", "publish.renamed", "publish.placed",
@@ -52,7 +54,7 @@ POINTS = {
     "cancel": (*_turns(2), "cancel.committed", "secrets.dropped"),
     "cancel running": (*_turns(2), "cancel.committed"),
     "retry": ("retry.secrets_kept", *STORE, "retry.committed"),
-    "prune": ("prune.retired", "prune.data_forgotten", *(f"prune.step:{n}" for n in range(1, 9)), *_turns(9)),
+    "prune": ("prune.retired", "prune.data_forgotten", *(f"prune.step:{n}" for n in range(1, 10)), *_turns(9)),
     "orphan": ("publish.renamed", *_turns(4)),
     "prune one": (*STORE, "prune.selected"),
 }  # fmt: skip
@@ -120,6 +122,33 @@ def submit(tq: CrashTq, point: str) -> None:
     assert tq.ok(*words, env=SECRET).out == "2\n"
     harness.check(tq)
     assert harness.ends(tq) == {1: ["done"], 2: ["done"]}
+
+
+def group_submit(tq: CrashTq, point: str) -> None:
+    """E18: the spec file is there before the row; without a row the janitor takes it, and the same submit again is one job."""
+    make_group_queue(tq)
+    words = ("submit", "--key", "k", "--", "true")
+    die(tq, point, *words)
+    assert len(os.listdir(os.path.join(tq.root, "specs"))) == 1
+    assert tq.ok(*words).out == "1\n"
+    harness.check(tq)
+    assert harness.ends(tq) == {1: ["done"]}
+    assert len(os.listdir(os.path.join(tq.root, "specs"))) == 1
+
+
+def group_prune(tq: CrashTq, point: str) -> None:
+    """A spec file is deleted or it is not, and the next pass does the rest."""
+    make_group_queue(tq)
+    for _ in range(2):
+        tq.ok("cancel", tq.submit("--", "true"))
+    die(tq, point, "prune", "--older-than", "0s")
+    harness.check(tq)
+    assert os.listdir(os.path.join(tq.root, "specs")) == []
+
+
+def make_group_queue(tq: CrashTq) -> None:
+    tq.root += "-group"
+    tq.ok("init", tq.root, "--group", os.getgid(), root=None)
 
 
 def work(tq: CrashTq, point: str) -> None:
@@ -252,6 +281,6 @@ def prune_one(tq: CrashTq, point: str) -> None:
 FLOWS: dict[str, Callable[[CrashTq, str], None]] = {
     each.__name__: each
     for each in (
-        init, convert, submit, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, retry, prune, orphan, prune_one
+        init, convert, submit, group_submit, group_prune, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, retry, prune, orphan, prune_one
     )
 }  # fmt: skip

@@ -68,6 +68,7 @@ class Tq:
         self.dir = directory / "work"
         self.root = str(directory / "root")
         self.home = directory / "home"
+        self.command = COMMAND
         self.dir.mkdir()
         self.home.mkdir()
         self.env = {
@@ -92,7 +93,7 @@ class Tq:
         words of a program that starts it."""
         where = () if root is None else ("--root", root or self.root)
         done = subprocess.run(
-            [*before, *COMMAND, *where, *(word if isinstance(word, bytes) else str(word) for word in words)],
+            [*before, *self.command, *where, *(word if isinstance(word, bytes) else str(word) for word in words)],
             input=input.encode() if isinstance(input, str) else input,
             capture_output=True,
             env=self.environment(env),
@@ -162,13 +163,13 @@ class Tq:
     @contextlib.contextmanager
     def worker(
         self, *words: str, env: dict[str, str | None] | None = None, before: tuple[str, ...] = (),
-        command: tuple[str, ...] = COMMAND,
+        command: tuple[str, ...] = (),
     ) -> Iterator[Worker]:  # fmt: skip
         """A real worker process, at work when the block begins, gone when it has ended."""
         log = self.dir / f"worker-{time.monotonic_ns()}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*before, *command, "--root", self.root, "worker", "--log-format", "json", *words],
+                [*before, *(command or self.command), "--root", self.root, "worker", "--log-format", "json", *words],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, env=self.environment(env), cwd=self.dir,
             )  # fmt: skip
         worker = Worker(process, log)

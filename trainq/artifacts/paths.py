@@ -17,6 +17,7 @@ import os
 from trainq.base.errors import BadValue
 from trainq.base.files import printable
 
+SPEC = ".spec"
 _NAME_MAX = 255
 _UNPACKED = ".unpacked"  # beside what jobs write themselves: no name that a job would choose
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -52,6 +53,10 @@ class Paths:
             self.runs,
         )
 
+    def is_kept_apart(self, directory: str) -> bool:
+        """Whether on a group's queue nobody takes away from this directory what somebody else has put there."""
+        return directory in (self.specs, self.models, self.staging, self.aside, self.runs)
+
     @property
     def config(self) -> str:
         """The settings and types."""
@@ -86,8 +91,8 @@ class Paths:
         return os.path.join(self.locks, f"worker-{_plain(name)}.lock")
 
     def spec(self, uid: str) -> str:
-        """The spec file of one submit call."""
-        return os.path.join(self.specs, f"{_checked(uid, 'uid')}.json")
+        """What proves whose the jobs of one submit call are, on a group's queue."""
+        return os.path.join(self.specs, f"{_checked(uid, 'uid')}{SPEC}")
 
     def secret(self, uid: str) -> str:
         """The kept environment of a job, mode 0600."""

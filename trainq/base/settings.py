@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from trainq.base.errors import BadSettings, BadValue, Storage, Unwritable
+from trainq.base import files, hosts
+from trainq.base.errors import BadSettings, BadValue, Storage, UnsafeRoot, Unwritable
 from trainq.base.setting_rows import ROWS, SECTIONS, read_value, spelled
 from trainq.base.units import exact_duration
 from trainq.base.words import did_you_mean, quoted
@@ -178,8 +179,11 @@ def _read(path: str) -> str:
     except OSError as error:
         raise Storage(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
             raise BadSettings(f"{path}: not a file")
+        if files.is_for_group(os.path.dirname(path)):
+            _require_owner(path, found)
         chunks = []
         while chunk := os.read(handle, 1 << 20):
             chunks.append(chunk)
@@ -194,6 +198,19 @@ def _read(path: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         raise BadSettings(f"{FILE}: line {line}, column {column}: not UTF-8", hint=f"edit {path}") from None
+
+
+def _require_owner(path: str, found: os.stat_result) -> None:
+    """What a type of a group's queue runs is its owner's word alone. Raises UnsafeRoot."""
+    owner_id = os.stat(os.path.dirname(path)).st_uid
+    if found.st_uid != owner_id or not os.path.samestat(os.lstat(path), found):
+        raise UnsafeRoot(
+            f"{path}: not a file of {hosts.known_as(owner_id)}, whose queue it is: it belongs to"
+            f" {hosts.known_as(found.st_uid)}, or is a link",
+            hint="whose queue it is writes it anew",
+        )
+    if found.st_mode & files.OTHERS_WRITE:
+        raise UnsafeRoot(f"{path}: others than its owner can write it", hint=f"chmod 0640 {path}")
 
 
 def _tables(path: str | None, text: str) -> dict[str, Any]:

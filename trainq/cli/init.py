@@ -14,6 +14,7 @@ def run(
     ctx: typer.Context,
     directory: Annotated[str | None, typer.Argument(metavar="DIR", help="where; default: .trainq here")] = None,
     shared: Annotated[bool, typer.Option("--shared", help="for several hosts, whatever the file system says")] = False,
+    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="for all members of this group")] = None,
     local: Annotated[bool, typer.Option("--local", help="for this host alone, whatever the file system says")] = False,
 ) -> Answer:
     """Make a queue, with a commented trainq.toml. On one that is there it says "already".
@@ -31,13 +32,14 @@ def run(
         raise Usage("--shared or --local, one of them")
     line = line_of(ctx)
     target = directory or line.root or os.environ.get("TRAINQ_ROOT") or HIDDEN
-    made = init(target, "shared" if shared else "local" if local else None)
-    doc = {"root": made.root, "mode": made.mode, "result": "made" if made.made else "already"}
+    made = init(target, "shared" if shared else "local" if local else None, group)
+    doc = {"root": made.root, "mode": made.mode, "group": made.group, "result": "made" if made.made else "already"}
 
     def text() -> list[str]:
         if not made.made:
             return [f"already a queue: {made.root}"]
         what = "a queue for several hosts" if made.mode == "shared" else "a queue"
+        what += f" of group {made.group}" if made.group else ""
         return [f"made {what} in {made.root}", "next: trainq submit -- echo hello; trainq worker --until idle"]
 
     return Answer("init", doc, text, ids=(made.root,))

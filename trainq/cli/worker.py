@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainq.base.settings import Settings
+    from trainq.ops.queue import Queue
     from trainq.worker.place import Report
 
 
@@ -24,6 +25,7 @@ def run(
     ctx: typer.Context,
     slots: Annotated[str | None, typer.Option("--slots", metavar="N", help="jobs at once; 0: only answer and care")] = None,
     queues: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="only of this queue; may be repeated")] = None,
+    users: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="on a group's queue: run jobs of this user, as you; may be repeated; default: your own")] = None,
     once: Annotated[bool, typer.Option("--once", help="at most one job")] = False,
     until: Annotated[str | None, typer.Option("--until", metavar="idle|empty|TIME", help="end when nothing is to do (idle), when nothing waits at all (empty), or then")] = None,
     max_jobs: Annotated[int | None, typer.Option("--max-jobs", metavar="N", help="end after so many jobs")] = None,
@@ -58,6 +60,7 @@ def run(
         max_jobs=1 if once else max_jobs,
         until=word,
         until_at=at,
+        users=_users(queue, users),
         on_event=_teller(line, log_format, jsonl=jsonl),
     )
     report = Worker(queue, options).run()
@@ -83,6 +86,19 @@ def _queues(settings: Settings, asked: list[str] | None) -> tuple[str, ...]:
             known = ", ".join(settings.queues.names)
             raise UnknownQueue(f"no such queue: {name!r}; known queues: {known}")
     return tuple(dict.fromkeys(asked)) if asked else settings.queues.names
+
+
+def _users(queue: Queue, asked: list[str] | None) -> tuple[int, ...] | None:
+    """Whose jobs are run, by uid; None on a queue of one user."""
+    import os
+
+    from trainq.base import hosts
+
+    if not queue.is_for_group:
+        if asked:
+            raise BadValue("--user: this is no group's queue, whose jobs would have to be told apart")
+        return None
+    return tuple(dict.fromkeys(hosts.user_id(name) for name in asked)) if asked else (os.getuid(),)
 
 
 def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[str, Any]], None]:

@@ -8,7 +8,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.base import clock
+from trainq.base import clock, files
 from trainq.base.errors import TrainqError
 from trainq.base.files import is_directory, printable
 from trainq.base.mounts import mount_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainq.ops.queue import Queue
 
 LITTLE_ROOM = 1 << 30
+PROVED_AT_MOST = 1000
+"""So many jobs are looked at, the oldest first."""
 
 
 class Check(NamedTuple):
@@ -113,6 +115,8 @@ def _faulty(queue: Queue) -> Iterator[str]:
     for path in (queue.paths.root, *queue.paths.directories()):
         if not is_directory(path):
             yield f"{path}: missing"
+        elif queue.is_for_group and os.lstat(path).st_uid != queue.owner_id:
+            yield f"{path}: not that of the queue's owner"
         elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             yield f"{path}: not writable"
 
@@ -143,7 +147,7 @@ def _locks(queue: Queue) -> Iterator[Check]:
 
     path = queue.paths.lock("doctor")
     lock = fcntl.lockf if queue.is_shared else fcntl.flock
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = files.open_shared(path)
     try:
         lock(fd, fcntl.LOCK_EX)
         child = os.fork()
@@ -198,6 +202,19 @@ def _queues(queue: Queue) -> Iterator[Check]:
         yield Check("queues", "ok", f"{', '.join(queue.settings.queues.names)}: none is paused")
 
 
+def _group(queue: Queue) -> Iterator[Check]:
+    """On a group's queue: jobs that are not what their owner has submitted, or not that of who they say."""
+    if not queue.is_for_group:
+        return
+    from trainq.ops.proofs import unproved
+
+    with queue.session.reading() as tx:
+        found = list(unproved(tx, queue.paths, PROVED_AT_MOST))
+    yield from (Check("group", "warning", text) for text in found)
+    if not found:
+        yield Check("group", "ok", "every job that waits or runs is proved to be its owner's")
+
+
 def _hosts(queue: Queue) -> Iterator[Check]:
     from trainq.ops.meet import meet
 
@@ -214,4 +231,5 @@ _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
     "room": _room,
     "workers": _workers,
     "queues": _queues,
+    "group": _group,
 }

@@ -12,9 +12,10 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts import checkpoints, datasets, manifest, models, runs
+from trainq.artifacts import proofs as spec_files
 from trainq.base import files
 from trainq.base.errors import TrainqError
-from trainq.ops import needed, secrets
+from trainq.ops import needed, proofs, secrets
 from trainq.store import models as model_rows
 from trainq.store import pruning, rules
 
@@ -141,6 +142,17 @@ def _secrets_are_needed(look: Look) -> Iterator[str]:
             yield f"kept variables of {uid}, which does not wait or run"
 
 
+def _specs_are_needed(look: Look) -> Iterator[str]:
+    for call in spec_files.kept(look.queue.paths):
+        if not proofs.is_needed(look.tx, look.queue.paths, call, look.before):
+            yield f"spec file of call {call}, of which there is no job"
+
+
+def _jobs_are_proved(look: Look) -> Iterator[str]:
+    if look.queue.is_for_group:
+        yield from proofs.unproved(look.tx, look.queue.paths)
+
+
 def _nothing_is_half_written(look: Look) -> Iterator[str]:
     yield from (f"{path} was never finished" for path in needed.unfinished(look.queue.paths, look.before))
 
@@ -170,6 +182,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("data.named", _data_is_named, "training sets", has_grace=True),
     Invariant("checkpoint.stands", _checkpoints_stand),
     Invariant("secret.needed", _secrets_are_needed, "kept variables", has_grace=True),
+    Invariant("spec.needed", _specs_are_needed, "spec files", has_grace=True),
+    Invariant("spec.proved", _jobs_are_proved),
     Invariant("file.whole", _nothing_is_half_written, "temporary files", has_grace=True),
     Invariant("run.unpacked", _unpacked_sets_are_in_use, "unpacked training sets"),
     Invariant("run.job", _runs_have_jobs, "runs", has_grace=True),

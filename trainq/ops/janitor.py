@@ -1,7 +1,8 @@
 """The janitor: one pass, made for cron, harmless when two run at once and when it is killed anywhere.
 
 It takes back what is lost, moves ended jobs past their age to the past, and deletes files: only after no row names
-them, and after `file_grace`. Waiting and running jobs are never touched; models are never removed by age.
+them, and after `file_grace`. Waiting and running jobs are never touched; models are never removed by age. On a group's
+queue what belongs to somebody else is left to a pass of theirs, or of root's.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.artifacts import datasets, models, runs
+from trainq.artifacts import proofs as spec_files
 from trainq.base import files, hosts
 from trainq.base.crash import point
 from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
-from trainq.ops import needed, secrets
+from trainq.ops import needed, proofs, secrets
 from trainq.ops.cancel import may_change
 from trainq.ops.change import Change, in_batches
 from trainq.ops.lost import take_back
+from trainq.ops.queue import require_real_directories
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
 from trainq.store import models as model_rows
@@ -47,7 +50,9 @@ def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = Fa
     """One pass over everything that is past its age. `older_than_s` replaces `[keep] jobs`."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(queue.paths.lock("janitor"), timeout=0, fallback_to_soft=False)
+    require_real_directories(queue)
+    mode = files.shared_mode(queue.paths.locks, 0o644)
+    lock = FileLock(queue.paths.lock("janitor"), timeout=0, fallback_to_soft=False, mode=mode)
     try:
         with lock:
             return _Pass(queue, dry_run=dry_run).everything(older_than_s)
@@ -62,6 +67,7 @@ def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHIN
 
     Raises NotFound, and for a single job Denied, or NotPossible when it has not ended, or is retried meanwhile.
     """
+    require_real_directories(queue)
     session = queue.session
     with session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id)
@@ -245,7 +251,8 @@ class _Pass:
         """Directories that no row names go aside; `@latest` points to the newest row."""
         for key in list(models.walk_keys(self.paths)):
             for version in models.versions_on_disk(self.paths, key):
-                if needed.is_before(self.paths.version(key, version), before):
+                path = self.paths.version(key, version)
+                if needed.is_before(path, before) and files.is_ours(path):
                     self.attempt_to("orphaned models", self._put_aside, key, version, due=self._is_orphan)
             with self.session.reading() as tx:
                 newest = model_rows.one(tx, key, None)
@@ -272,7 +279,7 @@ class _Pass:
     def old_staging(self, before: float) -> None:
         """What lies staged or aside: not while its attempt runs, and a result that could not be stored as long as logs."""
         for left in list(models.leftovers(self.paths)):
-            if left.changed_at <= before:
+            if left.changed_at <= before and files.is_ours(left.path):
                 self.attempt_to("unpublished models", self._discard, left, due=self._is_spent)
 
     def _is_spent(self, left: models.Leftover) -> bool:
@@ -287,6 +294,8 @@ class _Pass:
     def old_runs(self, before: float) -> None:
         """Run directories: while the job has a row, then `[keep] runs` from its end."""
         for number in runs.runs(self.paths):
+            if not files.is_ours(self.paths.run(number)):
+                continue
             with self.session.reading() as tx:
                 if reads.jobs(tx, [number]):
                     continue
@@ -307,27 +316,37 @@ class _Pass:
         with self.session.reading() as tx:
             found = [each for each in found if not needed.is_in_use(tx, *each[:2], limit_s)]
         for _, _, directory in found:
-            self.attempt_to("unpacked training sets", files.remove_tree, directory)
+            if files.is_ours(directory):
+                self.attempt_to("unpacked training sets", files.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
         found = files.status(self.paths.run(number))
         return self.now if found is None else found.st_mtime
 
     def has_run(self, number: int) -> bool:
-        return files.is_there(self.paths.run(number))
+        return files.is_there(self.paths.run(number)) and files.is_ours(self.paths.run(number))
 
     def drop_run(self, number: int) -> bool:
-        return runs.remove_run(self.paths, number)
+        return files.is_ours(self.paths.run(number)) and runs.remove_run(self.paths, number)
 
     def ended_secrets(self, before: float) -> None:
         """Kept variables: of jobs that have ended whatever their age, of those that never came to be after their age."""
         for uid in secrets.kept(self.paths):
+            if not files.is_ours(self.paths.secret(uid)):
+                continue
             self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid, before, due=secrets.is_due)
+
+    def stray_specs(self, before: float) -> None:
+        """Spec files of calls whose jobs are all gone, or never came to be."""
+        for call in spec_files.kept(self.paths):
+            if files.is_ours(self.paths.spec(call)):
+                self.attempt_to("spec files", proofs.drop, self.session, self.paths, call, before, due=proofs.is_due)
 
     def temporary_files(self, before: float) -> None:
         """What a crash left under a temporary name, where no other step looks."""
         for path in needed.unfinished(self.paths, before):
-            self.attempt_to("temporary files", files.remove, path)
+            if files.is_ours(path):
+                self.attempt_to("temporary files", files.remove, path)
 
 
 def _may_be_gone(worker: Any) -> bool:
@@ -348,6 +367,7 @@ STEPS: tuple[tuple[str, Callable[[_Pass, float], None]], ...] = (
     ("unpacked training sets", _Pass.unpacked_data),
     ("runs", _Pass.old_runs),
     ("kept variables", _Pass.ended_secrets),
+    ("spec files", _Pass.stray_specs),
     ("temporary files", _Pass.temporary_files),
     ("history", _Pass.old_history),
 )

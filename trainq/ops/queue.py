@@ -1,7 +1,8 @@
 """A queue as the verbs see it: where it is, its settings, its session, and who is asking.
 
-One queue is one directory, the root. A root found by walking up must belong to this user, and a root that everybody
-can write is refused: whoever can write it can make its workers run code.
+One queue is one directory, the root. A root found by walking up must belong to this user, and a root that others can
+write is refused: whoever can write it can make its workers run code. It may be a group's if it was made so (set-gid and
+group-writable): then each job is proved to be its owner's (ops/proofs.py), and a worker runs the jobs of its own user.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trainq import wake
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts
 from trainq.base.crash import point
-from trainq.base.errors import NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
+from trainq.base.errors import BadValue, NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
 from trainq.base.setting_rows import sample
 from trainq.base.settings import Settings, load
 from trainq.domain.job import Actor
@@ -69,6 +70,11 @@ class Queue:
         return Actor(hosts.user_name(user_id), user_id, hosts.hostname())
 
     @cached_property
+    def is_for_group(self) -> bool:
+        """Whether it was made for a group."""
+        return files.is_for_group(self.paths.root)
+
+    @cached_property
     def owner_id(self) -> int:
         """The uid whose root this is."""
         return os.stat(self.paths.root).st_uid
@@ -89,6 +95,7 @@ class Made(NamedTuple):
     root: str
     mode: str
     made: bool
+    group: str | None = None
 
 
 def find(root: str | None) -> tuple[str, bool]:
@@ -135,6 +142,8 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except OSError as error:
         raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
+    if not os.access(path, os.X_OK):
+        raise Unwritable(f"{files.printable(path)}: this queue is not open to you")
     queue.mount = _mount(path, found)
     there = is_there(queue.paths)
     if not queue.is_shared and not queue.hears_all:
@@ -188,10 +197,11 @@ def convert_line(root: str) -> str:
     return f"trainq --root {shlex.quote(files.printable(root))} db convert --shared"
 
 
-def init(root: str, mode: str | None = None) -> Made:
+def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
 
-    The mode, local or shared, is that of the file system unless it is given. Raises UnsafeRoot, UnsafeMount, Unwritable,
+    The mode, local or shared, is that of the file system unless it is given; `group` makes it one for all members of
+    that group. Raises BadValue for a group that is not there or not this user's, UnsafeRoot, UnsafeMount, Unwritable,
     DiskFull, Damaged, NewerSchema, NotPossible, Unsupported; a root made by half is completed by the next call.
     """
     from trainq.store.create import create
@@ -199,15 +209,23 @@ def init(root: str, mode: str | None = None) -> Made:
     if os.environ.get("TRAINQ_STORE_URL") or os.environ.get("TRAINQ_URL"):
         raise _no_server(None)
     paths = Paths(root)
-    if files.make_directory(paths.root):
+    group_id = None if group is None else _group_id(group)
+    if files.make_directory(paths.root, 0o700):
         files.sync_directory(os.path.dirname(paths.root))
+    if group_id is not None and not is_there(paths):
+        _give(paths.root, group_id, 0o2770)
     found = os.stat(paths.root)
     _trust(paths.root, found, named=True)
+    is_for_group = files.is_for_group(paths.root)
+    if is_for_group != (group is not None) and not is_there(paths):
+        raise UnsafeRoot(f"{files.printable(paths.root)}: a group can write here", hint="--group NAME, or chmod g-w")
     wanted = _mode_of(paths.root, found, mode)
     if not is_there(paths) and wanted == "shared":
         paths.database = paths.shared_database
     for directory in paths.directories():
         files.make_directory(directory)
+        if group_id is not None and not is_there(paths):
+            _give(directory, group_id, 0o3770 if paths.is_kept_apart(directory) else 0o2770)
     point("init.directories")
     if not os.path.exists(paths.config):
         try:
@@ -228,7 +246,38 @@ def init(root: str, mode: str | None = None) -> Made:
             f"{files.printable(paths.root)}: already a {is_mode} queue",
             hint=convert_line(paths.root) if mode == "shared" else None,
         )
-    return Made(paths.root, is_mode, made)
+    if group_id is not None and not (is_for_group and found.st_gid == group_id):
+        raise NotPossible(f"{files.printable(paths.root)}: already a queue, and not one of group {group}")
+    return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None)
+
+
+def _group_id(name: str) -> int:
+    """The gid of a group that this user is in. Raises BadValue."""
+    import grp
+
+    try:
+        group_id = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise BadValue(f"--group: there is no group {name!r}", hint="id -Gn lists yours") from None
+    if os.geteuid() != 0 and group_id not in (os.getegid(), *os.getgroups()):
+        raise BadValue(f"--group: you are not in group {name!r}", hint="id -Gn lists yours")
+    return group_id
+
+
+def _group_name(group_id: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(group_id).gr_name
+    except KeyError:
+        return str(group_id)
+
+
+def _give(directory: str, group_id: int, mode: int) -> None:
+    """Make a directory the group's. Whatever else can read it is not."""
+    with files.reporting(directory):
+        os.chown(directory, -1, group_id)
+        os.chmod(directory, mode)
 
 
 def convert(root: str | None, mode: str) -> Made:
@@ -277,13 +326,35 @@ def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:
 
 
 def require_directories(queue: Queue) -> None:
-    """Every directory of the root is there and can be written. Raises Unwritable naming the first that is not."""
+    """Every directory of the root is there and can be written. Raises Unwritable naming the first that is not, and
+    UnsafeRoot."""
+    require_real_directories(queue)
     for path in queue.paths.directories():
         name = files.printable(path)
         if not files.is_directory(path):
             raise Unwritable(f"{name}: this directory of the queue is missing", hint=init_line(queue.paths.root))
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise Unwritable(f"{name}: this directory of the queue cannot be written", hint=f"chmod u+rwx {name}")
+
+
+def require_real_directories(queue: Queue) -> None:
+    """On a group's queue, no directory of the root is one that somebody else of the group has put in its place: what is
+    written and deleted there would be elsewhere. Raises UnsafeRoot."""
+    for path in queue.paths.directories() if queue.is_for_group else ():
+        if not _is_real(path, queue.owner_id):
+            raise UnsafeRoot(
+                f"{files.printable(path)}: not the directory that {hosts.known_as(queue.owner_id)} made here",
+                hint="look whose it is: ls -l",
+            )
+
+
+def _is_real(path: str, owner_id: int) -> bool:
+    """Whether it is a directory of that user's, or nothing."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner_id
 
 
 def init_line(root: str) -> str:
@@ -306,6 +377,11 @@ def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
     if found.st_mode & stat.S_IWOTH:
         raise UnsafeRoot(
             f"{name}: everybody can write here, and so make your workers run code", hint=f"chmod o-w {name}"
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_ISGID) == stat.S_IWGRP:
+        raise UnsafeRoot(
+            f"{name}: its group can write here, and so make your workers run code",
+            hint=f"chmod g-w {name}; a queue for a group: trainq init --group",
         )
     if not named and found.st_uid != os.getuid():
         owner = hosts.user_name(found.st_uid)

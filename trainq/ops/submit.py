@@ -84,6 +84,7 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
         environ=encode({"env": shared.kept.plain, "dropped": shared.kept.dropped}),
     )
     _keep_secrets(queue, submission.uid, ready)
+    _prove(queue, submission, ready)
     point("submit.before_commit")
     try:
         with queue.session.writing() as tx:
@@ -92,6 +93,7 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
             _check_data(queue, new)
             if len(new) < len(ready):
                 _drop_secrets(queue, submission.uid, ready)  # what comes after a duplicate has another place now
+                _prove(queue, submission, new)
             _keep_secrets(queue, submission.uid, new)  # those that are there still cost a look
             ids = iter(jobs.submit(tx, submission, [item.job for item in new]) if new else ())
     except Unsure:
@@ -103,6 +105,7 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
         ids = iter(known)
     except TrainqError:
         _drop_secrets(queue, submission.uid, ready)
+        _prove(queue, submission, ())
         raise
     point("submit.after_commit")
     wake.ring(queue.paths.bell_number)
@@ -174,6 +177,20 @@ def _check_data(queue: Queue, new: Sequence[Draft]) -> None:
         for sha256 in large:
             if not datasets.stands(queue.paths.training_set(sha256)):
                 raise BadData(f"the stored training set {sha256} vanished meanwhile", hint="type the command again")
+
+
+def _prove(queue: Queue, submission: Submission, drafts: Sequence[Draft]) -> None:
+    """On a group's queue: whose these jobs are, in a file before a row says so; none when no row will."""
+    if not queue.is_for_group:
+        return
+    from trainq.artifacts import proofs
+    from trainq.domain import proof
+
+    if drafts:
+        proofs.write(queue.paths, submission.uid, proof.of_submission(submission, [item.job for item in drafts]))
+        point("submit.proved")
+    else:
+        proofs.drop(queue.paths, submission.uid)
 
 
 def _keep_secrets(queue: Queue, uid: str, drafts: Sequence[Draft]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainq.artifacts import manifest
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import TrainqError
+from trainq.base.errors import Denied, TrainqError
 from trainq.domain.job import Outcome
 from trainq.domain.outcome import QUICK_S, Seen, classify, joined, not_started
 from trainq.executors import local
@@ -116,6 +116,9 @@ class Attempt:
         """Make what must be there (slow things in the pool), then start."""
         try:
             self._files.open()
+        except Denied as error:  # not the job's fault, nor this host's: nothing of it is run, or written where it says
+            self.outcome = Outcome("poison", error=_text(error))
+            return
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
             self._not_prepared(error)
             return

@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
-from trainq.base import clock, hosts
+from trainq.base import clock, files, hosts
 from trainq.base.crash import point
 from trainq.base.errors import NotPossible, TrainqError
 from trainq.ops import secrets
@@ -119,7 +119,7 @@ class Worker:
             opened.callback(wake.Watch(self.queue.paths.bell, self._inbox.nudge).close)
         self._place = Place(
             self.queue.paths, self.name, self._channel, self.times.grace, self.queue.settings.keep,
-            self.times.hook_limit, self.session.now, self._inbox.slow,
+            self.times.hook_limit, self.session.now, self.options.users, self._inbox.slow,
         )  # fmt: skip
         locks = [lock_name(path) for path in (self.queue.paths.gate, self.queue.paths.database)]
         self._slots = Slots(
@@ -142,7 +142,8 @@ class Worker:
         """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.queue.paths.worker_lock(self.name), timeout=0, fallback_to_soft=False)
+        mode = files.shared_mode(self.queue.paths.locks, 0o644)
+        lock = FileLock(self.queue.paths.worker_lock(self.name), timeout=0, fallback_to_soft=False, mode=mode)
         try:
             lock.acquire()
         except Timeout as error:
@@ -277,9 +278,10 @@ class Worker:
     def _peek(self) -> None:
         """Whether a turn is worth its place at the gate; reads only."""
         with self.session.reading() as tx:
-            self._may_be_work = self._may_be_work or (bool(self._room()) and jobs.is_work(tx, self.options.queues))
+            is_work = bool(self._room()) and jobs.is_work(tx, self.options.queues, self.options.users)
+            self._may_be_work = self._may_be_work or is_work
             self._due_at = jobs.next_due(tx)
-            self._waits = turn.something_waits(tx, self.options.queues, self.options.until)
+            self._waits = turn.something_waits(tx, self.options.queues, self.options.users, self.options.until)
             if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
@@ -370,7 +372,8 @@ class Worker:
         options = self.options
         may = len(self._slots) if options.max_jobs is None else options.max_jobs - self._claims
         return turn.Wanted(
-            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues, until=options.until,
+            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
+            users=options.users, until=options.until,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
             quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,

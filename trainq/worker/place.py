@@ -22,6 +22,7 @@ class Options(NamedTuple):
     max_jobs: int | None = None
     until: str | None = None  # idle, empty
     until_at: float | None = None  # wall clock
+    users: tuple[int, ...] | None = None  # whose jobs it runs; None: everybody's, the queue being one user's
     on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
 
 
@@ -35,6 +36,7 @@ class Place(NamedTuple):
     keep: Keep
     hook_limit_s: float
     now: Callable[[], float]  # the backend's clock
+    users: tuple[int, ...] | None  # whose jobs it runs, proved to be theirs; None: nothing is to be proved
     slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 
 

@@ -17,6 +17,7 @@ from trainq.base import clock, files
 from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.executors import local
+from trainq.ops import proofs
 from trainq.worker import variables
 from trainq.worker.keepers import Plan
 
@@ -64,7 +65,9 @@ class Preparation:
         self._data: dict[str, str] = {}
 
     def open(self) -> None:
-        """The run directory, the log, the parameters, the place for a model."""
+        """The run directory, the log, the parameters, the place for a model. Raises Denied for a job that is not proved."""
+        if self.place.users is not None:
+            proofs.require(self.place.paths, self.claimed, self.place.users)
         row, spec = self.claimed.row, self.claimed.spec
         params = spec.get("params")
         self.run = runs.open_run(

@@ -34,6 +34,7 @@ class Wanted(NamedTuple):
     host: str
     observer: str
     queues: tuple[str, ...]
+    users: tuple[int, ...] | None  # whose jobs to claim; None: everybody's
     until: str | None  # it ends when nothing waits: idle, empty
     state: str  # of the worker: idle, busy, draining
     room: int  # how many jobs to claim at most, beyond the slots that this turn frees
@@ -85,17 +86,19 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
     freed = sum(attempt.frees_slot for attempt in done.settled)
     for _ in range(min(wanted.room + freed, wanted.may_claim)):
-        claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues)
+        claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues, wanted.users)
         if claimed is None:
             break
         done.claimed.append(claimed)
-    return done._replace(next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.queues, wanted.until))
+    return done._replace(
+        next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.queues, wanted.users, wanted.until)
+    )
 
 
-def something_waits(tx: Transaction, queues: Sequence[str], until: str | None) -> bool:
+def something_waits(tx: Transaction, queues: Sequence[str], users: Sequence[int] | None, until: str | None) -> bool:
     """`idle`: something here for me; `empty`: anything at all in my queues, also what is held; else always."""
     if until == "idle":
-        return jobs.is_work(tx, queues)
+        return jobs.is_work(tx, queues, users)
     return until is None or jobs.waiting(tx, queues, ("pending", "held")) > 0
 
 

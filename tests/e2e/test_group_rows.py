@@ -1,0 +1,486 @@
+"""E18, a queue for a group: every member submits, runs, looks and cleans up, and nobody's worker runs what its owner has not
+submitted, whatever a member writes into the rows. Two real users, whose umask leaves nothing to others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import site
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from e2e.kit import HOUSE, Tq, until
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("setpriv"), reason="other uids need root and setpriv"
+)
+GROUP, ANN, BOB = 65500, 65533, 65534
+
+
+class Member(Tq):
+    """The command as somebody else, with a home and a working directory of their own."""
+
+    def __init__(self, directory: Path, root: str, user_id: int, groups: str = f"--groups={GROUP}") -> None:
+        directory.mkdir(mode=0o755)
+        super().__init__(directory)
+        self.root = root
+        self.user_id = user_id
+        self.env["PYTHONDONTWRITEBYTECODE"] = "1"
+        self.python_path = python_of_all()
+        self.command = (self.python_path, *self.command[1:])
+        self.env["PYTHONPATH"] = os.pathsep.join([HOUSE, *site.getsitepackages()])
+        self.before = become(user_id, groups)
+        for path in (self.dir, self.home):
+            os.chown(path, user_id, user_id)
+            os.chmod(path, 0o700)
+
+    def __call__(self, *words, before=(), **how):
+        return super().__call__(*words, before=(*self.before, *before), **how)
+
+    def worker(self, *words, env=None, before=()):
+        return super().worker(*words, env=env, before=(*self.before, *before))
+
+    def python(self, code: str, *words: object) -> str:
+        """What this user may do without trainq."""
+        line = [*self.before, self.python_path, "-c", code, *map(str, words)]
+        return subprocess.run(line, check=True, capture_output=True, text=True, env=self.env, cwd=self.dir).stdout
+
+    def write(self, sql: str, *values: object) -> None:
+        """Write into the rows, as every member can."""
+        code = (
+            "import json, sqlite3, sys\n"
+            "db = sqlite3.connect(sys.argv[1], timeout=30)\n"
+            "with db: db.execute(sys.argv[2], json.loads(sys.argv[3]))\n"
+            "db.close()"
+        )
+        self.python(code, database(self.root), sql, json.dumps(values))
+
+
+def become(user_id: int, groups: str) -> tuple[str, ...]:
+    """What starts a program as this user, without any rights of root's, and with the narrowest umask."""
+    rights = ("--inh-caps=-all", "sh", "-c", 'umask 077; exec "$@"', "-")
+    return ("setpriv", f"--reuid={user_id}", f"--regid={user_id}", groups, *rights)
+
+
+def python_of_all() -> str:
+    """This interpreter, or where its home is shut for others the same one of the system."""
+    line = (*become(BOB, "--clear-groups"), sys.executable, "-c", "")
+    if not subprocess.run(line, check=False, capture_output=True).returncode:
+        return sys.executable
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin") or pytest.skip(
+        "the interpreter is shut for other users"
+    )
+
+
+def database(root: str) -> str:
+    return next(path for path in (f"{root}/queue.sqlite", f"{root}/shared.sqlite") if os.path.exists(path))
+
+
+def mode(*path: object) -> str:
+    return f"{stat.S_IMODE(os.lstat(os.path.join(*map(str, path))).st_mode):04o}"
+
+
+def called(tq: Tq, job: int) -> str:
+    """The uid of a job's submit call."""
+    with contextlib.closing(sqlite3.connect(database(tq.root))) as db:
+        sql = "SELECT s.uid FROM job j JOIN submission s ON s.id = j.submission_id WHERE j.id = ?"
+        return str(db.execute(sql, (job,)).fetchone()[0])
+
+
+def spec_file(tq: Tq, job: int) -> str:
+    return os.path.join(tq.root, "specs", f"{called(tq, job)}.spec")
+
+
+@pytest.fixture
+def place():
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o777)
+        yield Path(directory)
+
+
+@pytest.fixture(params=["--local", "--shared"])
+def members(place, request):
+    """Ann, whose queue it is, and Bob."""
+    return make(place, request.param)
+
+
+@pytest.fixture
+def two(place):
+    """The same on a queue for one host."""
+    return make(place, "--local")
+
+
+def make(place: Path, how: str) -> tuple[Member, Member]:
+    root = str(place / "queue")
+    ann, bob = Member(place / "ann", root, ANN), Member(place / "bob", root, BOB)
+    made = ann.ok("init", how, "--group", GROUP, root, "--json", root=None).json
+    assert (made["result"], made["group"]) == ("made", str(GROUP))
+    return ann, bob
+
+
+def refused(tq: Tq, job: int) -> str:
+    """The error of a job that was not run, after a look at everything that must hold then."""
+    card = tq.job(job)
+    assert (card["state"], card["reason"], card["side"]) == ("errored", "poison", "system"), card
+    assert card["attempt"]["pid"] is None
+    error = card["result"]["error"]
+    assert error in [row["message"] for row in tq.history(job)]
+    sick = tq("doctor", "--json")
+    assert sick.code == 1
+    said = [
+        check["message"] for check in sick.json["checks"] if (check["name"], check["state"]) == ("group", "warning")
+    ]
+    assert len(said) == 1
+    assert said[0].startswith(f"job {job} is said to be that of ")
+    return str(error)
+
+
+# who may what ------------------------------------------------------------------------------------------------------
+
+
+def test_modes_whatever_the_umask(members):
+    """Directories are the group's and set-gid, what all write is 0660, what one has made others read; secrets are 0600."""
+    ann, bob = members
+    job = bob.submit("--model", "k", "--env-keep", "MY_TOKEN", "--", "sh", "-c",
+                     'mkdir "$TRAINQ_MODEL_DIR/d"; echo m > "$TRAINQ_MODEL_DIR/d/model"; sleep 0.2; id -u',
+                     env={"MY_TOKEN": "geheim"})  # fmt: skip
+    secrets = [name for name in os.listdir(f"{bob.root}/specs") if name.endswith(".env")]
+    assert [mode(bob.root, "specs", name) for name in secrets] == ["0600"]
+    bob.ok("worker", "--once")
+    assert mode(ann.root) == "2770"
+    assert {mode(ann.root, name) for name in ("bell", "locks", "data")} == {"2770"}
+    assert {mode(ann.root, name) for name in ("specs", "runs", "models", "models/.staging", "models/.aside")} == {
+        "3770"
+    }
+    assert {mode(path) for path in (database(ann.root), f"{ann.root}/queue.lock", f"{ann.root}/bell/gen")} == {"0660"}
+    assert mode(ann.root, "trainq.toml") == "0640"
+    assert mode(spec_file(bob, job)) == "0640"
+    assert {mode(ann.root, "runs", job, *more) for more in ((), ("1",), ("checkpoints",))} == {"2750"}
+    assert mode(ann.root, "runs", job, "1", "log") == "0640"
+    assert mode(ann.root, "models", "k") == "2770"
+    assert {mode(ann.root, "models/k/@1", name) for name in ("", "d")} == {"2750"}
+    assert {mode(ann.root, "models/k/@1", name) for name in ("manifest.json", "d/model")} == {"0640"}
+    for path in (ann.root, *Path(ann.root).rglob("*")):
+        assert os.lstat(path).st_gid == GROUP, path
+    assert ann.python("import sys; print(open(sys.argv[1]).read())", f"{ann.root}/models/k/@1/d/model").strip() == "m"
+
+
+def test_each_worker_runs_its_own_user_s_jobs(members):
+    """E18: a worker takes its user's jobs alone, past any number of others' before them, and goes idle; with --user it
+    runs those of that user, as itself. Looks, logs, waits and models are everybody's."""
+    ann, bob = members
+    first = [ann.submit("--priority", "5", "--", "id", "-u") for _ in range(3)]
+    own = bob.submit("--model", "m", "--shell", 'id -u; echo b > "$TRAINQ_MODEL_DIR/f"')
+    assert [job["id"] for job in bob.ok("worker", "--until", "idle", "--json").json["jobs"]] == [own]
+    assert ann.ok("logs", own).out == f"{BOB}\n"
+    assert {ann.state(job) for job in first} == {"pending"}
+    assert len(ann.ok("worker", "--until", "idle", "--json").json["jobs"]) == 3
+    assert bob.ok("wait", *first).code == 0
+    assert bob.ok("logs", first[0]).out == f"{ANN}\n"
+    third = ann.submit("--model", "m", "--shell", 'id -u; echo a > "$TRAINQ_MODEL_DIR/f"', cwd="/")
+    bob.ok("worker", "--until", "idle", "--user", ANN)
+    assert ann.ok("logs", third).out == f"{BOB}\n"
+    assert [one["version"] for one in bob.models()] == [1, 2]
+    for each in members:
+        assert each.ok("doctor", "--json").json["checks"]
+        assert len(each.ok("workers", "--json").json["items"]) >= 0
+    assert bob("worker", "--once", "--user", "nobody at all").code == 2
+    assert bob("worker", "--once", "--user", "*").code == 2
+
+
+def test_a_waiting_worker_hears_of_its_own_user_s_jobs(two):
+    """An idle worker takes no turn for what others submit, and its own user's job at once."""
+    ann, bob = two
+    with bob.worker() as worker:
+        other = ann.submit("--", "true")
+        own = bob.submit("--", "true")
+        until(lambda: bob.state(own) == "done")
+        assert ann.state(other) == "pending"
+        assert [event["id"] for event in worker.said("job started")] == [own]
+
+
+def test_two_workers_at_once_share_one_key(members):
+    """Both users' workers at work on one key: every version is whole, and `@latest` is the newest."""
+    ann, bob = members
+    jobs = [
+        each.submit("--model", "shared/key", "--shell", 'echo x > "$TRAINQ_MODEL_DIR/f"') for each in (ann, bob) * 3
+    ]
+    with ann.worker("--name", "a"), bob.worker("--name", "b"):
+        ann.ok("wait", *jobs, timeout=90)
+        until(lambda: os.path.basename(os.readlink(f"{ann.root}/models/shared/key/@latest")) == "@6")
+    assert [one["version"] for one in ann.models()] == [4, 5, 6]
+
+
+def test_who_is_not_in_the_group_is_locked_out(two, place):
+    """Another user sees nothing and changes nothing; exit 6 and a line that says why."""
+    ann, _ = two
+    ann.submit("--", "true")
+    stranger = Member(place / "eve", ann.root, 65532, "--clear-groups")
+    for words in (("status",), ("submit", "--", "true"), ("worker", "--once"), ("prune",), ("doctor",)):
+        done = stranger(*words)
+        assert (done.code, done.out) == (6, ""), done
+        assert "not open to you" in done.err
+    with pytest.raises(subprocess.CalledProcessError):
+        stranger.python("import os, sys; os.listdir(sys.argv[1])", ann.root)
+
+
+def test_cancel_retry_and_prune_are_the_owner_s(members):
+    """Others' jobs: exit 4 and nothing changed. One's own: canceled, retried under its proof, run, pruned. The queue's
+    owner may all of it."""
+    ann, bob = members
+    anns, bobs = ann.submit("--", "true"), bob.submit("--", "true")
+    for words in (("cancel", anns), ("retry", anns), ("prune", anns)):
+        done = bob(*words)
+        assert done.code == 4 or words[0] == "retry", done
+    assert ann.state(anns) == "pending"
+    bob.ok("cancel", bobs)
+    bob.ok("retry", bobs)
+    bob.ok("worker", "--once")
+    assert (bob.state(bobs), bob.job(bobs)["attempt"]["n"]) == ("done", 1)
+    ann.ok("cancel", anns)
+    assert (bob("retry", anns).code, bob("prune", anns).code) == (4, 4)
+    bob.ok("prune", bobs)
+    assert not os.path.exists(f"{bob.root}/runs/{bobs}")
+    again = bob.submit("--", "sleep", "60")
+    ann.ok("cancel", again)
+
+
+def test_each_janitor_clears_away_its_own(members):
+    """Either user's pass retires the rows of both and deletes its own user's files, without trouble; what is the other's is
+    gone after their pass, and the checks find nothing then."""
+    ann, bob = members
+    for each in members:
+        data = each.dir / "large"
+        data.write_bytes(os.urandom(3 << 19))
+        os.chown(data, each.user_id, each.user_id)
+        each.submit(
+            "--model", f"own{each.user_id}", "--data", "large", "--", "sh", "-c", 'echo > "$TRAINQ_MODEL_DIR/f"'
+        )
+        each.ok("worker", "--once")
+    now = {"TRAINQ_KEEP_FILE_GRACE": "0s", "TRAINQ_KEEP_RUNS": "0s"}
+    first = bob.ok("prune", "--older-than", "0s", "--json", env=now).json
+    assert (len(first["items"]), first["trouble"]) == (2, [])
+    assert [os.lstat(f"{bob.root}/runs/{name}").st_uid for name in os.listdir(f"{bob.root}/runs")] == [ANN]
+    assert [os.lstat(f"{bob.root}/specs/{name}").st_uid for name in os.listdir(f"{bob.root}/specs")] == [ANN]
+    assert os.listdir(f"{bob.root}/data") == []
+    assert ann.ok("prune", "--json", env=now).json["trouble"] == []
+    assert os.listdir(f"{ann.root}/runs") == os.listdir(f"{ann.root}/specs") == []
+    assert {one["key"] for one in ann.models()} == {f"own{ANN}", f"own{BOB}"}
+
+
+def test_a_dead_worker_s_job_is_taken_back_by_the_other(two):
+    """Whoever prunes gives back what was lost, and the owner's next worker runs it on."""
+    ann, bob = two
+    job = ann.submit("--shell", 'test "$TRAINQ_ATTEMPT" != 1 || sleep 60')
+    with ann.worker() as worker:
+        until(lambda: ann.job(job)["attempt"]["pid"])
+        worker.signal(9)
+    until(lambda: bob.ok("prune").code == 0 and bob.state(job) == "pending", timeout=40)
+    ann.ok("worker", "--once")
+    assert (ann.state(job), ann.job(job)["attempt"]["n"]) == ("done", 2)
+
+
+# what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_forged_user_column_is_refused_and_reported(members):
+    """E18: a job that a member's row says is somebody else's is not run by that one's worker: it ends errored and names
+    both, in status, history and doctor. The worker is well, and the queue open, however many of them there are."""
+    ann, bob = members
+    jobs = [bob.submit("--", "touch", "stolen") for _ in range(6)]
+    bob.write("UPDATE job SET user_id = ?, user = 'ann'", ANN)
+    report = ann.ok("worker", "--until", "idle", "--json", "--slots", "1").json
+    assert (report["quarantine"], len(report["jobs"])) == (None, 6)
+    for job in jobs[1:]:
+        bob.write("DELETE FROM job WHERE id = ?", job)
+    error = refused(ann, jobs[0])
+    assert f"(uid {ANN})" in error
+    assert f"(uid {BOB})" in error
+    assert not os.path.exists(ann.dir / "stolen")
+    own = ann.submit("--", "true")
+    ann.ok("worker", "--once")
+    assert ann.state(own) == "done"
+
+
+def test_an_attempt_to_have_anothers_job_run_as_oneself_is_refused(two):
+    """The other way round: a row of mine that says Bob's is not run by his worker, nor by mine with --user."""
+    ann, bob = two
+    job = ann.submit("--", "true")
+    ann.write("UPDATE job SET user_id = ? WHERE id = ?", BOB, job)
+    ann.ok("worker", "--until", "idle", "--user", BOB)
+    assert f"(uid {ANN})" in refused(bob, job)
+
+
+CHANGES = {
+    "command": "UPDATE spec SET doc = replace(doc, 'true', 'fail')",
+    "hook": "UPDATE spec SET doc = json_set(doc, '$.on_end', 'touch stolen')",
+    "directory": "UPDATE spec SET doc = json_set(doc, '$.cwd', '/tmp')",
+    "environment": """UPDATE environ SET doc = json_set(doc, '$.env.LD_PRELOAD', '/tmp/evil.so')""",
+    "umask": "UPDATE submission SET umask = 0",
+    "key": "UPDATE job SET model_key = 'other'",
+    "limit": "UPDATE job SET time_s = 1",
+    "name": "UPDATE job SET name = 'other'",
+    "queue": "UPDATE job SET queue = 'other'",
+    "set": "UPDATE job_data SET name = 'other'",
+    "uid": "UPDATE submission SET uid = '0abc'",
+    "place": "UPDATE submission SET first_id = 2, count = 2",
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_was_changed_since_the_submit_is_refused(two, what):
+    """Whatever of a job is executed or accounted is as its owner has submitted it, or it is not run."""
+    ann, bob = two
+    Path(ann.root, "trainq.toml").write_text('[queues]\nnames = ["default", "other"]\n')
+    (ann.dir / "set").write_text("data")
+    os.chown(ann.dir / "set", ANN, ANN)
+    job = ann.submit("--model", "m", "--data", "set", "--", "true")
+    bob.write(CHANGES[what])
+    ann.ok("worker", "--until", "idle")
+    assert f"(uid {ANN})" in refused(ann, job)
+
+
+@pytest.mark.parametrize("how", ["copied", "link", "replayed", "gone", "shut"])
+def test_another_s_spec_file_proves_nothing(two, how):
+    """A copy of Ann's file is Bob's, a link to it is no file, and her own file tells of her own job alone."""
+    ann, bob = two
+    good, bad = ann.submit("--", "true"), bob.submit("--", "touch", "stolen")
+    theirs, own = spec_file(ann, good), spec_file(bob, bad)
+    bob.write("UPDATE job SET user_id = ?, user = '65533' WHERE id = ?", ANN, bad)
+    if how == "copied":
+        bob.python("import shutil, sys; shutil.copyfile(*sys.argv[1:])", theirs, own)
+    elif how == "link":
+        bob.python("import os, sys; os.unlink(sys.argv[2]); os.symlink(*sys.argv[1:])", theirs, own)
+    elif how == "gone":
+        bob.python("import os, sys; os.unlink(sys.argv[1])", own)
+    elif how == "shut":
+        bob.python("import os, sys; os.chmod(sys.argv[1], 0)", own)
+    else:
+        bob.write("UPDATE job SET submission_id = (SELECT submission_id FROM job WHERE id = ?) WHERE id = ?", good, bad)
+        bob.write("UPDATE submission SET count = 2 WHERE first_id = ?", good)
+    ann.ok("worker", "--until", "idle")
+    refused(ann, bad)
+    assert ann.state(good) == "done"
+    assert not os.path.exists(ann.dir / "stolen")
+
+
+@pytest.mark.parametrize("attempt", ["remove", "rename", "write", "replace"])
+def test_a_member_cannot_touch_another_s_spec_file(two, attempt):
+    """specs/ is sticky: what one has put there stays until its owner takes it."""
+    ann, bob = two
+    path = spec_file(ann, ann.submit("--", "true"))
+    code = {
+        "remove": "os.unlink(path)",
+        "rename": "os.rename(path, path + 'x')",
+        "write": "open(path, 'r+b')",
+        "replace": "open(path + 'x', 'w').close(); os.rename(path + 'x', path)",
+    }[attempt]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        bob.python(f"import os, sys; path = sys.argv[1]; {code}", path)
+    assert "PermissionError" in caught.value.stderr
+
+
+def test_a_run_directory_that_lies_there_already_is_not_run_in(two):
+    """Checkpoints are code: whoever puts a run directory there before does not get another's job to go on from it."""
+    ann, bob = two
+    code = "import os, sys; os.makedirs(sys.argv[1], 0o777)"
+    bob.python(code, f"{bob.root}/runs/1/checkpoints/1")
+    job = ann.submit("--", "true")
+    ann.ok("worker", "--until", "idle")
+    card = ann.job(job)
+    assert (card["state"], card["reason"]) == ("errored", "poison")
+    assert f"(uid {BOB})" in card["result"]["error"]
+
+
+@pytest.mark.parametrize("name", ["specs", "runs", "models", "data", "locks", "bell"])
+def test_a_directory_that_was_replaced_is_not_used(two, name):
+    """A link in the place of a directory of the queue would lead a janitor into its user's own files: it does nothing."""
+    ann, bob = two
+    ann.submit("--", "true")
+    precious = ann.dir / "7"
+    precious.mkdir()
+    os.chown(precious, ANN, ANN)
+    bob.python("import os, sys; os.rename(sys.argv[1], sys.argv[1] + 'x'); os.symlink(sys.argv[2], sys.argv[1])",
+               f"{bob.root}/{name}", ann.dir)  # fmt: skip
+    for words in (("prune", "--older-than", "0s"), ("submit", "--", "true"), ("worker", "--once")):
+        done = ann(*words, env={"TRAINQ_KEEP_FILE_GRACE": "0s", "TRAINQ_KEEP_RUNS": "0s"})
+        assert done.code == 6, done
+        assert f"{name}: not the directory" in done.err
+    assert precious.exists()
+    assert ann("doctor").code == 6
+
+
+@pytest.mark.parametrize("how", ["theirs", "link", "open"])
+def test_settings_that_are_not_the_owner_s_are_refused(two, how):
+    """What a type runs is the queue's owner's word: a trainq.toml of a member's, a link, or one that others can write stops
+    whoever would read it, with one line."""
+    ann, bob = two
+    path = f"{ann.root}/trainq.toml"
+    if how == "theirs":
+        bob.python(
+            "import os, sys; os.unlink(sys.argv[1]); open(sys.argv[1], 'w').close(); os.chmod(sys.argv[1], 0o640)", path
+        )
+    elif how == "link":
+        bob.python(
+            "import os, sys; os.rename(sys.argv[1], sys.argv[1] + 'x'); os.symlink('trainq.tomlx', sys.argv[1])", path
+        )
+    else:
+        ann.python("import os, sys; os.chmod(sys.argv[1], 0o660)", path)
+    for each in two:
+        for words in (("submit", "--", "true"), ("worker", "--once"), ("prune",), ("types",)):
+            done = each(*words)
+            assert (done.code, len(done.err.splitlines())) == (6, 2), done
+            assert "trainq.toml" in done.err
+
+
+# init --------------------------------------------------------------------------------------------------------------
+
+
+def test_init_refuses_a_group_that_is_not_there_or_not_one_s_own(two, place):
+    """Exit 2, and nothing is made."""
+    ann, _ = two
+    for group in ("no-such-group", "0"):
+        done = ann("init", "--group", group, place / "other", root=None)
+        assert (done.code, done.out) == (2, ""), done
+        assert group in done.err
+    assert not os.path.exists(place / "other")
+
+
+def test_init_on_one_that_is_there_already(two, place):
+    """Again it says "already"; another group, or a queue of one user, is not made into this one."""
+    ann, bob = two
+    assert ann.ok("init", "--group", GROUP, ann.root, "--json", root=None).json["result"] == "already"
+    assert bob.ok("init", ann.root, "--json", root=None).json["result"] == "already"
+    assert ann("init", "--group", ANN, ann.root, root=None).code == 4
+    alone = str(place / "ann" / "work" / "alone")
+    ann.ok("init", alone, root=None)
+    assert ann("init", "--group", GROUP, alone, root=None).code == 4
+    assert (mode(alone), mode(alone, "specs"), mode(alone, "trainq.toml")) == ("0700", "0700", "0600")
+    ann.ok("submit", "--", "true", root=alone)
+    assert os.listdir(f"{alone}/specs") == []
+    assert ann("worker", "--once", "--user", ANN, root=alone).code == 2
+
+
+@pytest.mark.parametrize("bits", [0o770, 0o2770, 0o775])
+def test_a_directory_that_a_group_can_write_is_no_queue_of_one_user(two, place, bits):
+    """It is refused until it is made one of a group's, or shut."""
+    ann, _ = two
+    root = place / "ann" / "work" / "open"
+    root.mkdir()
+    os.chown(root, ANN, GROUP)
+    os.chmod(root, bits)
+    done = ann("init", root, root=None)
+    assert (done.code, done.out) == (6, ""), done
+    assert "group can write here" in done.err
+    ann.ok("init", "--group", GROUP, root, root=None)
+    assert mode(root) == "2770"
+    os.chmod(root, 0o770)
+    assert ann("status", root=str(root)).code == 6

@@ -1,0 +1,89 @@
+"""The spec files of a group's queue: one for each submit call, a line for each of its jobs (domain/proof.py).
+
+```
+specs/<call>.spec   "trainq specs 1", then a sha256 a line, padded to one width: the line of a job is found by its place
+```
+What must stay true: it is on the disk before a row of its call is, it belongs to who submitted, and nobody else may
+write it. `specs/` is sticky, so nobody else may remove it either.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.artifacts.paths import SPEC
+from trainq.base import files
+from trainq.base.errors import BadValue, Denied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainq.artifacts.paths import Paths
+
+_WIDTH = 65
+_HEAD = b"trainq specs 1".ljust(_WIDTH - 1) + b"\n"
+_NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO})
+
+
+class Proof(NamedTuple):
+    """What a spec file says of one job."""
+
+    user_id: int
+    digest: str
+
+
+def write(paths: Paths, call: str, digests: Iterable[str]) -> None:
+    """Leave the spec file of a submit call, over one that this call has left before; on the disk on return."""
+    path = paths.spec(call)
+    with files.reporting(path):
+        files.write_durably(path, _HEAD + "".join(f"{digest}\n" for digest in digests).encode())
+
+
+def read(paths: Paths, uid: str) -> Proof:
+    """What is proved of the job of this uid. Raises Denied when nothing is, and the errors of sick storage."""
+    call, _, place = uid.rpartition(".")
+    try:
+        path = paths.spec(call)
+        # Not a call of base/files: that this user may not read it is an answer here, not a sick storage.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except BadValue as error:
+        raise Denied(error.message) from None
+    except OSError as error:
+        if error.errno not in _NOTHING:
+            raise files.explain(error) from error
+        raise Denied(
+            f"its spec file {files.printable(path)} cannot be opened: {os.strerror(error.errno).lower()}"
+        ) from None
+    with files.reporting(path):
+        try:
+            found = os.fstat(fd)
+            is_fit = stat.S_ISREG(found.st_mode) and not found.st_mode & files.OTHERS_WRITE
+            digest = _read(fd, place) if is_fit else ""
+        finally:
+            os.close(fd)
+    if not digest:
+        raise Denied(f"{files.printable(path)} is no spec file that tells of this job")
+    return Proof(found.st_uid, digest)
+
+
+def _read(fd: int, place: str) -> str:
+    """The digest in the line of this place; empty when there is none."""
+    if os.pread(fd, _WIDTH, 0) != _HEAD or not place.isdecimal():
+        return ""
+    line = os.pread(fd, _WIDTH, (int(place) + 1) * _WIDTH)
+    return line[:-1].decode("ascii", "replace") if len(line) == _WIDTH else ""
+
+
+def drop(paths: Paths, call: str) -> bool:
+    """Delete the spec file of a call that no row names; false if there was none."""
+    path = paths.spec(call)
+    with files.reporting(path):
+        return files.remove(path)
+
+
+def kept(paths: Paths) -> list[str]:
+    """The calls that have a spec file."""
+    return [name.removesuffix(SPEC) for name, _ in files.listed(paths.specs) if name.endswith(SPEC) and name[0] != "."]

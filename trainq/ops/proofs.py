@@ -1,0 +1,75 @@
+"""Whose the jobs of a group's queue are: the owner of a spec file, if it is of the job that the rows speak of.
+
+A column can be written by every member of the group. A file that belongs to somebody else cannot be made, so a worker
+believes the file. Files of calls whose jobs are all gone are deleted like kept variables: under the gate, after a look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainq.artifacts import proofs
+from trainq.base import files, hosts
+from trainq.base.crash import point
+from trainq.base.errors import Denied
+from trainq.domain import proof
+from trainq.store import jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from trainq.artifacts.paths import Paths
+    from trainq.domain.job import Claimed
+    from trainq.store.session import Session, Transaction
+
+
+def require(paths: Paths, claimed: Claimed, users: Collection[int] | None = None) -> None:
+    """A job is its owner's, as it was submitted, and (`users`) the owner is one of these. Raises Denied, and the errors
+    of sick storage."""
+    row = claimed.row
+    said = f"job {row['id']} is said to be that of {row['user']} (uid {row['user_id']})"
+    try:
+        found = proofs.read(paths, claimed.uid)
+    except Denied as error:
+        raise Denied(f"{said}, and nothing proves it: {error.message}") from None
+    if found.user_id != row["user_id"]:
+        raise Denied(f"{said}, but its spec file belongs to {hosts.known_as(found.user_id)}")
+    if users is not None and found.user_id not in users:
+        raise Denied(f"{said}, whose jobs are not run here")
+    if found.digest != proof.of_claimed(claimed):
+        raise Denied(f"{said}, but it is not what {hosts.known_as(found.user_id)} has submitted: its rows were changed")
+
+
+def unproved(tx: Transaction, paths: Paths, limit: int = -1) -> Iterator[str]:
+    """Of the jobs that wait or run, or were not run for that: what is wrong with each that is not proved."""
+    for job_id in jobs.to_prove(tx, limit):
+        claimed = jobs.as_claimed(tx, job_id)
+        try:
+            if claimed is not None:
+                require(paths, claimed)
+        except Denied as error:
+            yield error.message
+
+
+def is_needed(tx: Transaction, paths: Paths, call: str, before: float) -> bool:
+    """Whether a job of this call has a row, or may be about to: the call is not known, and the file not older than that."""
+    if jobs.find_submission(tx, call) is not None:
+        return jobs.has_jobs(tx, call)
+    found = files.status(paths.spec(call))
+    return found is None or found.st_ctime > before
+
+
+def is_due(session: Session, paths: Paths, call: str, before: float) -> bool:
+    """Whether `drop` would delete it."""
+    with session.reading() as tx:
+        return not is_needed(tx, paths, call, before)
+
+
+def drop(session: Session, paths: Paths, call: str, before: float) -> bool:
+    """Delete the spec file of a call of which no row tells. Raises the errors of sick storage."""
+    if not is_due(session, paths, call, before):
+        return False
+    with session.writing() as tx:
+        is_gone = not is_needed(tx, paths, call, before) and proofs.drop(paths, call)
+        point("proofs.dropped")
+        return is_gone
