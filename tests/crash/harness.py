@@ -45,10 +45,10 @@ class CrashTq(Tq):
         return open_queue(self.root, flags)
 
 
-def template(directory: Path) -> CrashTq:
+def template(directory: Path, mode: str = "local") -> CrashTq:
     """A root in which a version of the model stands already, which the next one retires."""
     tq = CrashTq(directory)
-    tq.ok("init", tq.root, root=None)
+    tq.ok("init", f"--{mode}", tq.root, root=None)
     tq.types(TYPE)
     (tq.dir / "one.py").write_text(TRAINER)
     (tq.dir / "large.bin").write_bytes(LARGE)

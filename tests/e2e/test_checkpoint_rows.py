@@ -356,3 +356,32 @@ def test_checkpoints_stay_while_the_job_may_be_retried(tq):
     assert started_from(tq, job, 2)[0] == 50
     tq.ok("prune", job)
     assert not place(tq, job).exists()
+
+
+def test_what_a_canceled_job_saves_counts_for_its_retry(tq):
+    """Q94: asked to stop by a cancel a job may save still; it ends canceled, and a retry goes on from there."""
+    tq.script(
+        "long.py",
+        """
+        import os, sys, time
+        from trainq import job
+        step = job.checkpoint.manifest().get("step", 0)
+        print("from", step, flush=True)
+        if step: sys.exit(0)
+        while not job.should_stop():
+            step += 1
+            time.sleep(0.01)
+        print(job.checkpoint.save(b"x", step=step) is not None, flush=True)
+        """,
+    )
+    job = tq.submit("--", sys.executable, "long.py")
+    with tq.worker():
+        until(lambda: "from 0" in tq("logs", job).out)
+        tq.ok("cancel", "--wait", job)
+        assert tq.state(job) == "canceled"
+        assert tq.ok("logs", job).out.split()[-1] == "True"
+        tq.ok("retry", job)
+        until(lambda: tq.state(job) == "done")
+    ((_, step),) = saved(tq, job)
+    assert step > 0
+    assert f"from {step}" in tq.ok("logs", job).out

@@ -24,9 +24,11 @@ def run(
     The directory is DIR, else --root, else TRAINQ_ROOT, else .trainq in the current directory.
     """
     import os
+    import shlex
 
     from trainq.base.errors import Usage
-    from trainq.ops.queue import HIDDEN, init
+    from trainq.base.files import printable
+    from trainq.ops.queue import HIDDEN, found_from_here, init
 
     if shared and local:
         raise Usage("--shared or --local, one of them")
@@ -37,9 +39,11 @@ def run(
 
     def text() -> list[str]:
         if not made.made:
-            return [f"already a queue: {made.root}"]
+            why = "" if directory or line.root or "TRAINQ_ROOT" not in os.environ else ", named by TRAINQ_ROOT"
+            return [f"already a queue: {made.root}{why}"]
         what = "a queue for several hosts" if made.mode == "shared" else "a queue"
         what += f" of group {made.group}" if made.group else ""
-        return [f"made {what} in {made.root}", "next: trainq submit -- echo hello; trainq worker --until idle"]
+        call = "trainq" if found_from_here(made.root) else f"trainq --root {shlex.quote(printable(target))}"
+        return [f"made {what} in {made.root}", f"next: {call} submit -- echo hello; {call} worker --until idle"]
 
     return Answer("init", doc, text, ids=(made.root,))

@@ -22,7 +22,7 @@ checkpoints in ./checkpoints, where each counts once it has its name.
 The worker is told with {"do": "checkpoint", "number", "step", "epoch", "digest", "size", "ack"} and answers
 {"ack", "ok"} when its transaction is committed. Until then the directory is not a checkpoint of the job:
 - ok: it counts; older ones beyond `keep` are deleted.
-- not ok (the claim is lost, or the job is canceled): the directory is deleted, `save` answers None.
+- not ok (the claim is lost): the directory is deleted, `save` answers None.
 - no answer within `wait_s`: the path is given, since the worker has the message and commits it when it can; nothing
   older is deleted before the answer, which is looked for at the next save.
 - no worker any more: None. The directory stays, because the commit may have happened; whoever runs the next attempt
@@ -252,7 +252,7 @@ def _answered(number: int, question: Question, path: str, within_s: float) -> st
         return _GONE
     if not answer:
         checkpoint_files.remove(path)
-        return "the worker refused it: the job is no longer its own, or is canceled"
+        return "the worker refused it: the job is no longer its own"
     return None
 
 

@@ -117,6 +117,14 @@ def find(root: str | None) -> tuple[str, bool]:
         here = above
 
 
+def found_from_here(root: str) -> bool:
+    """Whether a command without `--root` means this queue."""
+    try:
+        return os.path.realpath(find(None)[0]) == os.path.realpath(root)
+    except NoRoot:
+        return False
+
+
 def _is_seen(candidate: str) -> bool:
     """Whether there is such a directory, as far as this user may look."""
     try:

@@ -259,12 +259,8 @@ class Attempt:
     def beat(self, tx: Transaction) -> Flags:
         """Renew the lease with the newest progress, and commit what was saved. Raises LostClaim."""
         flags = jobs.beat(tx, self.claim, self.latest())
-        self._commit_saves(tx)
+        self._told.commit_saves(tx, self.claim)
         return flags
-
-    def _commit_saves(self, tx: Transaction) -> None:
-        if self.stopped_for != "canceled":
-            self._told.commit_saves(tx, self.claim)
 
     def renewed(self, until_boot_s: float, bound_s: float) -> None:
         """A beat is committed: the job may compute until then, and goes on if it was frozen."""
@@ -283,8 +279,8 @@ class Attempt:
         self.keeper.lease(until_boot_s, bound_s)
 
     def answer(self) -> None:
-        """What was saved is committed, unless the job is being canceled: tell who waits."""
-        self._told.answer(ok=self.stopped_for != "canceled")
+        """What was saved is committed: tell who waits."""
+        self._told.answer(ok=True)
 
     def report_at(self, every_s: float, after_start_s: float) -> float | None:
         """When (boot clock) the row should be brought up to date ahead of the next beat; None when it is."""
@@ -380,7 +376,7 @@ class Attempt:
     def settle(self, tx: Transaction) -> None:
         """Write the end, in the transaction of the turn. Raises LostClaim, and what the rename of a model raises."""
         assert self.outcome is not None
-        self._commit_saves(tx)
+        self._told.commit_saves(tx, self.claim)
         if self.outcome.cause is None and self._publication is not None and self._publication.model is not None:
             self.decision = self._publication.publish(tx, self.outcome, self.latest())
         else:

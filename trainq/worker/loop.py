@@ -48,6 +48,8 @@ FRESH_S = 1.0
 """Progress that a job reports reaches its row within this, without waiting for the next beat."""
 START_S = 0.05
 """A started process is written to its row after this, unless it has ended by then."""
+SHARED_START_S = 1.0
+"""The same where every write costs others their turn: most jobs that end sooner are never told of as started."""
 RETRY_S = 1.0
 """After a turn that failed."""
 
@@ -80,7 +82,7 @@ class Worker:
         self._failing = False  # the last turn could not be taken
         # What only people read waits for the beat where every write costs others their turn.
         self._fresh_s, self._start_s = (
-            (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, self.times.heartbeat)
+            (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, SHARED_START_S)
         )
         self._quarantine = Quarantine()
 
