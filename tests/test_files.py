@@ -282,3 +282,13 @@ def test_takes_directories(where, fault):
     for name in SICK:
         fault(f"{name}:1+")
         assert not files.takes_directories(where)
+
+
+def test_a_tree_of_any_depth_goes(tmp_path):
+    """E13: a job may nest directories deeper than Python recurses, and than a path may be long."""
+    top = tmp_path / "top"
+    top.mkdir()
+    code = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nopen('file', 'w').close()"
+    subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
+    assert files.remove_tree(str(top))
+    assert not top.exists()

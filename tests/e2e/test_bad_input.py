@@ -493,7 +493,7 @@ def test_worker_on_a_failing_disk(tq):
     tq.env["TRAINQ_LIMITS_BREAKER"] = "0"
     (tq.dir / "d").write_bytes(os.urandom(2 << 20))
     passed = drained = 0
-    for n in range(1, 200, 3):
+    for n in range(2, 200, 3):  # the first opens the lock: without it there is no worker
         job = tq.submit("ok", "--param", f"i={n}", "--keep", "1", "--data", "d")
         worked = tq("worker", "--once", "--json", env={"TRAINQ_FAULT": f"ENOSPC:{n}"})
         assert worked.code == 0, (n, worked)
@@ -656,3 +656,17 @@ def test_model_that_fills_the_disk(tq, tmp_path):
             os.makedirs(os.path.join(tq.root, "models", ".staging"), exist_ok=True)
             until(lambda: tq.job(after)["state"] == "done")
         assert tq.job(job)["state"] == "errored"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shell", ""), "the line of --shell is empty"),
+        (("--shell", " \n"), "the line of --shell is empty"),
+        (("--data", "x" * 101 + "=/etc/passwd", "--", "true"), "at most 100 bytes"),
+    ],
+)
+def test_what_can_never_run_is_not_stored(tq, words, said):
+    """An empty line, a training set whose name would be no directory: refused at once."""
+    refused = tq("submit", *words)
+    assert (refused.code, said in refused.err, tq.jobs()) == (2, True, []), refused

@@ -383,3 +383,45 @@ def test_the_times_of_pieces_are_their_own(tq):
     first, second = card["attempts"]
     times = [datetime.fromisoformat(one[name]) for one in (first, second) for name in ("claimed_at", "started_at")]
     assert times == sorted(times)
+
+
+def stopped_keepers(worker):
+    """Stop its keepers, as a stray SIGSTOP would; their pids."""
+    pids = children(worker.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+def test_a_keeper_that_was_stopped_is_woken(tq):
+    """E13: a job, or a hand that slips, stops the process that keeps it: its time limit and a cancel act all the same."""
+    with tq.worker("--slots", "2") as worker:
+        limited = tq.submit("--time", "2s", "--", "sleep", "100")
+        other = tq.submit("--", "sh", "-c", "kill -STOP $PPID; echo stopped; exec sleep 100")
+        until(lambda: tq.state(limited) == tq.state(other) == "running")
+        stopped_keepers(worker)
+        until(lambda: tq.state(limited) == "errored")
+        tq.ok("cancel", "--wait", other)
+        assert (tq.job(limited)["reason"], tq.state(other)) == ("timeout", "canceled")
+
+
+def test_a_stopped_keeper_does_not_outlive_its_worker(tq):
+    """DESIGN 6: kill -9 of a worker whose keepers are stopped leaves neither them nor their jobs."""
+    with tq.worker() as worker:
+        job = tq.submit("--", "sleep", "100")
+        until(lambda: tq.job(job)["attempt"]["pid"])
+        pid = tq.job(job)["attempt"]["pid"]
+        keepers = stopped_keepers(worker)
+        worker.process.kill()
+        until(lambda: not any(alive(one) for one in [pid, *keepers]))
+
+
+def test_a_worker_that_had_to_kill_says_so_by_its_exit_status(tq):
+    """Exit 1: told to stop, it gave back a job that had to be killed; 0 when the job left in its grace."""
+    for line, code in (('trap "" TERM; echo up; while :; do sleep 0.1; done', 1), ("echo up; exec sleep 100", 0)):
+        job = tq.submit("--", "sh", "-c", line)
+        with tq.worker("--once") as worker:
+            until(lambda job=job: tq("logs", job).out == "up\n")
+            worker.process.terminate()
+            assert worker.process.wait(60) == code
+        tq.ok("cancel", job)

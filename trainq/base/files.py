@@ -522,6 +522,8 @@ def remove_tree(path: str) -> bool:
             except PermissionError:
                 _open_up(path)
                 shutil.rmtree(path)
+            except RecursionError:
+                _remove_deep(path)
     except FileNotFoundError:
         # Gone already, or somebody else is removing the same tree: what is left of it is theirs.
         return False
@@ -545,6 +547,15 @@ def give_to_group(top: str) -> None:
                 os.chown(path, -1, group)
             if wanted != mode:
                 os.chmod(path, wanted)
+
+
+def _remove_deep(path: str) -> None:
+    """Remove what is nested deeper than Python recurses. Raises Storage."""
+    import subprocess
+
+    done = subprocess.run(["rm", "-rf", "--", path], capture_output=True, check=False)
+    if done.returncode:
+        raise Storage(f"{printable(path)}: {os.fsdecode(done.stderr).strip().rpartition(': ')[2].lower()}")
 
 
 def _open_up(top: str) -> None:

@@ -65,6 +65,15 @@ def start_of(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether process `pid` is stopped by a signal."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
+
+
 def is_same_process(pid: int, start: int) -> bool:
     """Whether process `pid` lives and is the one that started then."""
     return start_of(pid) == start

@@ -64,7 +64,7 @@ def run(
         on_event=_teller(line, log_format, jsonl=jsonl),
     )
     report = Worker(queue, options).run()
-    code = 1 if report.lost_claims else 0
+    code = 1 if report.lost_claims or report.killed else 0
     return Silence(code) if jsonl else _answer(report, code)
 
 

@@ -58,7 +58,11 @@ def classify(seen: Seen) -> Outcome:
         return _failed("drained", "the worker was stopped", seen)
     if seen.exit_code == 0:
         return Outcome(None, 0)
-    text = f"exit {seen.exit_code}" if seen.signal is None else _signal_text(seen.signal)
+    text = (
+        f"exit {seen.exit_code}"
+        if seen.signal is None
+        else _signal_text(seen.signal, by_us=seen.stopped_for is not None)
+    )
     if (seen.signal == signal.SIGKILL and seen.oom_killed) or _OUT_OF_MEMORY.search(seen.log_end):
         return _failed("oom", f"out of memory: {text}", seen)
     if seen.signal is not None:
@@ -102,10 +106,10 @@ def _failed(cause: str, text: str, seen: Seen, *, idle: bool = False) -> Outcome
     return Outcome(cause, exit_code=seen.exit_code, signal=seen.signal, error=error, idle=idle, quick=quick)
 
 
-def _signal_text(number: int) -> str:
+def _signal_text(number: int, *, by_us: bool) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = "unknown"
-    hint = ": often the kernel's answer when memory ran out" if number == signal.SIGKILL else ""
+    hint = ": often the kernel's answer when memory ran out" if number == signal.SIGKILL and not by_us else ""
     return f"killed by signal {number} ({name}), exit {128 + number}{hint}"

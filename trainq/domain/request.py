@@ -194,6 +194,10 @@ def _data(value: Any) -> dict[str, str]:
     raise BadValue(f"a file, or an object of names and files, was expected, not {value!r}")
 
 
+DATA_NAME_MAX: Final = 100
+"""It becomes a directory and part of a variable's name."""
+
+
 def _read_data(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if equals and name.isidentifier():
@@ -216,6 +220,8 @@ def named_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _data_name(name: str) -> str:
     if name and not name.isidentifier():
         raise BadValue(f"a training set's name is made of letters, digits and _: {name!r}")
+    if len(name.encode()) > DATA_NAME_MAX:
+        raise BadValue(f"a training set's name has at most {DATA_NAME_MAX} bytes, this one {len(name.encode())}")
     return name
 
 

@@ -22,6 +22,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -403,6 +404,8 @@ def _delete(path: str) -> None:
             except OSError:
                 continue
         shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:  # nested deeper than Python recurses
+        subprocess.run(["rm", "-rf", "--", path], capture_output=True, check=False)
     except OSError:
         _undeleted.add(path)  # somebody else deletes it too, or the next sweep does
 

@@ -112,6 +112,8 @@ def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
     ways = [way for way in (request.type, request.argv, request.shell) if way is not None]
     if len(ways) != 1:
         raise Usage("what to run: a type, or a command after --, or --shell LINE, and only one of them")
+    if request.shell is not None and not request.shell.strip():
+        raise Usage("what to run: the line of --shell is empty")
     if request.type is None:
         return None
     if request.type not in shared.types:

@@ -35,7 +35,7 @@ import sys
 import time
 
 from trainq.worker.freeze import Freeze
-from trainq.worker.kernel import PR_SET_CHILD_SUBREAPER, Alarm, boot_s, prctl
+from trainq.worker.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Alarm, boot_s, prctl
 from trainq.worker.launch import KEEPER_IGNORES, become_job, read_plan
 from trainq.worker.tree import kill_family, lives_on, send, stat, walk
 
@@ -344,6 +344,7 @@ def keep(fd: int) -> NoReturn:
     try:
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_PDEATHSIG, signal.SIGCONT)  # stopped or not, it hears that the worker is gone
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
         try:
             Keeper(line).run()

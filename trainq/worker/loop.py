@@ -247,6 +247,7 @@ class Worker:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
             self._channel.listen_again()
+            self._slots.wake_keepers()
             if self._slots.end_strays():
                 self._may_be_work = True
         for slot in self._slots:

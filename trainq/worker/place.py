@@ -47,4 +47,5 @@ class Report(NamedTuple):
     jobs: deque[dict[str, Any]]  # the last attempts, each with what became of it
     ends: Counter[tuple[str | None, str | None]]  # how many ended so: state, reason
     lost_claims: int
+    killed: int = 0  # given back, and had to be killed
     quarantine: str | None = None  # why it is in quarantine at its end

@@ -6,9 +6,12 @@ it is left the attempt has not ended, whatever that takes, and no new keeper tak
 
 from __future__ import annotations
 
+import os
 import selectors
+import signal
 from typing import TYPE_CHECKING
 
+from trainq.base import hosts
 from trainq.base.errors import TimedOut, Unsupported
 from trainq.worker.keepers import Keeper, KeeperLost, end_strays, open_keepers
 
@@ -66,6 +69,13 @@ class Slots:
         """Look again at what killed keepers left; true once nothing is: their attempts have ended, and new keepers are
         ready."""
         return any(slot.is_broken for slot in self._slots) and self._mend(0.0)
+
+    def wake_keepers(self) -> None:
+        """Let a keeper go on that somebody has stopped: neither a limit nor a cancel would reach its job. Each is our
+        own child and not waited for, so its pid is nobody else's."""
+        for slot in self._slots:
+            if not slot.is_broken and hosts.is_stopped(slot.keeper.pid):
+                os.kill(slot.keeper.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Let the keepers go; a job that runs still is killed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ class Teller:
         self._on_event = on_event
         self._report = Report(name, deque(maxlen=LISTED), Counter(), 0)
         self._complained = ""
+        self._killed = 0
 
     def say(self, kind: str, **facts: Any) -> None:
         """Something has happened."""
@@ -51,6 +53,8 @@ class Teller:
             "error": None if outcome is None else outcome.error,
             "model": None if attempt.version is None else f"{row['model_key']}@{attempt.version}",
         }  # fmt: skip
+        if attempt.stopped_for == "drained" and outcome is not None and outcome.signal == signal.SIGKILL:
+            self._killed += 1
         self._report.jobs.append(facts)
         self._report.ends[facts["state"], facts["reason"]] += 1
         self.say("job ended", **facts)
@@ -58,4 +62,4 @@ class Teller:
     def ended(self, lost_claims: int, quarantine: str | None) -> Report:
         """The worker ends."""
         self.say("ended", jobs=self._report.ends.total(), lost_claims=lost_claims, quarantine=quarantine)
-        return self._report._replace(lost_claims=lost_claims, quarantine=quarantine)
+        return self._report._replace(lost_claims=lost_claims, quarantine=quarantine, killed=self._killed)
