@@ -274,7 +274,7 @@ def _text_lines(data: bytes, name: str) -> list[str]:
 
 
 def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], absent: list[str]) -> Any:
-    from trainq.ops.paused import warnings
+    from trainq.ops.paused import warning
 
     notes = [f"{name} is not found in PATH here; the job is stored all the same" for name in absent]
     if done.left_out:
@@ -286,7 +286,7 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], a
             model = (change.facts or {})["model"]
             notes.append(f"trained before: {model['key']}@{model['version']}, {model['path']}")
     ids = [change.id for change in done.changes]
-    notes += warnings(queue, [int(item.id or 0) for item in done.changes if item.result in ("submitted", "duplicate")])
+    notes += [warning(name, closed) for name, closed in done.paused.items()]
     waits = extras["wait"] or extras["follow"]
     items = [item_of(change) for change in done.changes] if line.json or waits else []  # a bulk submit has many
     answer = Answer("changes", {"items": items}, lambda: ["\n".join(map(str, ids))], ids, notes=notes)

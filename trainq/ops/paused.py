@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainq.base.errors import TrainqError
-from trainq.store import queues
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainq.ops.queue import Queue
     from trainq.store.queues import Closed
 
 
@@ -31,21 +25,3 @@ def opens(name: str) -> str:
 def warning(name: str, closed: Closed) -> str:
     """The sentence and the command in one line."""
     return f"{sentence(name, closed)}; {opens(name)}"
-
-
-def warnings(queue: Queue, ids: Sequence[int]) -> list[str]:
-    """A line for each paused queue that one of these jobs is in. Nearly always nothing is paused, and that is cheap.
-
-    Never fails: what it comes after is done, and that has to be told.
-    """
-    try:
-        with queue.session.reading() as tx:
-            closed = queues.closed(tx)
-            if not closed:
-                return []
-            from trainq.store import reads
-
-            names = dict.fromkeys(row["queue"] for row in reads.jobs(tx, ids))
-    except TrainqError:
-        return []  # a warning less: `status` says the same
-    return [warning(name, closed[name]) for name in names if name in closed]

@@ -17,23 +17,25 @@ from trainq.domain.job import Submission
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
 from trainq.ops.queue import require_directories
-from trainq.store import jobs, reads
+from trainq.store import jobs, queues, reads
 from trainq.store.session import Unsure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainq.domain.request import Request
     from trainq.ops.draft import Draft
     from trainq.ops.queue import Queue
+    from trainq.store.queues import Closed
     from trainq.store.session import Transaction
 
 
 class Submitted(NamedTuple):
-    """What became of each request, in order, and what the user should hear of the environment."""
+    """What became of each request, in order, and what the user should hear besides."""
 
     changes: list[Change]
     left_out: tuple[str, ...]  # secret-looking variables that were not kept
+    paused: Mapping[str, Closed]  # their queues that nothing is started from
 
 
 def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
@@ -50,10 +52,11 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
         for request, item in zip(requests, drafts, strict=True)
     ]
     ready = [item for item, change in zip(drafts, found, strict=True) if change is None]
-    changes = iter(_store(shared, ready) if ready else [])
+    stored, paused = _store(shared, ready) if ready else ([], {})
+    changes = iter(stored)
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
-    return Submitted([change or next(changes) for change in found], left_out)
+    return Submitted([change or next(changes) for change in found], left_out, paused)
 
 
 def _require_proc() -> None:
@@ -72,9 +75,10 @@ def _reusable(queue: Queue, item: Draft) -> Change | None:
     return None if model is None else Change(model["job"], "reused", None, {"model": model})
 
 
-def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
-    """The one transaction; then the bell."""
+def _store(shared: Shared, ready: list[Draft]) -> tuple[list[Change], dict[str, Closed]]:
+    """The one transaction; then the bell. What became of each, and which of their queues are paused."""
     queue = shared.queue
+    closed: dict[str, Closed] = {}
     umask = os.umask(0o077)  # there is no other way to ask
     os.umask(umask)
     submission = Submission(
@@ -88,6 +92,7 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
     point("submit.before_commit")
     try:
         with queue.session.writing() as tx:
+            closed = queues.closed(tx)
             changes, new = _decide(tx, queue, ready)
             _check_room(tx, queue, len(new))
             _check_data(queue, new)
@@ -113,7 +118,8 @@ def _store(shared: Shared, ready: list[Draft]) -> list[Change]:
         from trainq.ops import secrets
 
         secrets.drop_ended(queue.session, queue.paths)  # of what was replaced
-    return [change or Change(next(ids), "submitted") for change in changes]
+    paused = {name: closed[name] for name in dict.fromkeys(item.job.queue for item in ready) if name in closed}
+    return [change or Change(next(ids), "submitted") for change in changes], paused
 
 
 def _decide(tx: Transaction, queue: Queue, ready: Iterable[Draft]) -> tuple[list[Change | None], list[Draft]]:
