@@ -150,8 +150,10 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except OSError as error:
         raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
-    if not os.access(path, os.X_OK):
-        raise Unwritable(f"{files.printable(path)}: this queue is not open to you")
+    try:
+        os.stat(os.path.join(path, "."))
+    except PermissionError as error:
+        raise Unwritable(f"{files.printable(path)}: this queue is not open to you") from error
     queue.mount = _mount(path, found)
     there = is_there(queue.paths)
     if not queue.is_shared and not queue.hears_all:
