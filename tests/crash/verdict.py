@@ -11,8 +11,10 @@ from trainq.ops.queue import open_queue
 from trainq.store import reads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
+CRASHED_LIMIT = 2
+"""So many restores of a checkpoint may crash, as documented, before an older one is tried."""
 ENDS = {"failing": ("errored", "exit")}
 """What a kind ends as; all others are done."""
 
@@ -27,6 +29,14 @@ class Ended(NamedTuple):
     attempt: int
     model_key: str | None
     model_version: int | None
+
+
+class Restore(NamedTuple):
+    """An attempt that failed by its own fault and had been given a checkpoint to go on from."""
+
+    job: int
+    attempt: int
+    number: int
 
 
 class Verdict(NamedTuple):
@@ -53,10 +63,10 @@ def judge(root: str, side: str, acknowledged: set[int], may_be: Mapping[int, set
             lost.append(f"job {job.id} ({job.kind}) is {job.state} {job.reason}, not {sorted(map(str, allowed))}")
     marks = _marks(side)
     found = invariants.find(queue, deep=True, at_once=True)
+    wrong = [*_wrong(queue.paths.models, ended, marks), *_forgotten(marks, _crashed_restores(queue))]
     return Verdict(
-        len(ended), len(marks), lost, list(_double(marks)), list(_wrong(queue.paths.models, ended, marks)),
-        [f"{one.name}: {one.what}" for one in found],
-    )  # fmt: skip
+        len(ended), len(marks), lost, list(_double(marks)), wrong, [f"{one.name}: {one.what}" for one in found]
+    )
 
 
 def _ended(queue) -> Iterator[Ended]:
@@ -65,6 +75,12 @@ def _ended(queue) -> Iterator[Ended]:
             sql = f"SELECT id, name, state, reason, attempt, model_key, model_version FROM {table}"
             yield from (Ended(*row) for row in tx.rows(sql))
         assert not reads.running(tx, -1)
+
+
+def _crashed_restores(queue) -> list[Restore]:
+    with queue.session.reading() as tx:
+        sql = "SELECT job_id, attempt, resumed_from FROM event WHERE resumed_from IS NOT NULL AND cause = 'signal'"
+        return [Restore(*row) for row in tx.rows(sql)]
 
 
 def _marks(side: str) -> dict[tuple[int, int], list[tuple[float, str]]]:
@@ -97,7 +113,8 @@ def _wrong(
 ) -> Iterator[str]:
     """Done means that this very attempt came to its end, and that its model is its own."""
     for job in ended.values():
-        words = [word for _, word in marks.get((job.id, job.attempt), ()) if word not in ("", "begin")]
+        said = (word for _, word in marks.get((job.id, job.attempt), ()))
+        words = [word for word in said if word not in ("", "begin") and not word.startswith(("resumes ", "committed "))]
         if job.state == "done" and words != ["end"]:
             yield f"job {job.id} ({job.kind}) is done, its attempt {job.attempt} says {words}"
         path = os.path.join(models, job.model_key or "", f"@{job.model_version}", "model.json")
@@ -110,7 +127,22 @@ def _wrong(
                 yield f"job {job.id}, attempt {job.attempt}: its model says {made}"
     for (job_id, attempt), lines in marks.items():
         yield from (
-            f"job {job_id}, attempt {attempt}: {word}"
-            for _, word in lines
-            if word.startswith(("torn", "forg", "anoth"))
+            f"job {job_id}, attempt {attempt}: {word}" for _, word in lines if word.startswith(("torn", "anoth"))
         )
+
+
+def _forgotten(marks: Mapping[tuple[int, int], list[tuple[float, str]]], crashed: Collection[Restore]) -> Iterator[str]:
+    """What was committed is never counted again, but for the one documented exception: a checkpoint is passed over
+    after two attempts that went on from it failed by their own fault and committed nothing newer."""
+    committed: dict[int, dict[int, int]] = {}  # by job: the attempt that committed a number last
+    fruitful = {key for key, lines in marks.items() if any(word.startswith("committed ") for _, word in lines)}
+    for (job, attempt), lines in sorted(marks.items()):
+        words = [word.partition(" ")[::2] for _, word in lines]
+        standing = committed.setdefault(job, {})
+        start = next((int(number) for word, number in words if word == "resumes"), None)
+        for number, by in standing.items() if start is not None else ():
+            if number > start:
+                tried = {one[:2] for one in crashed if one[::2] == (job, number) and by < one.attempt < attempt}
+                if len(tried - fruitful) < CRASHED_LIMIT:
+                    yield f"job {job}, attempt {attempt}: goes on from {start}, had {number} committed"
+        standing |= {int(number): attempt for word, number in words if word == "committed"}
