@@ -4,11 +4,12 @@ network, and the others wait."""
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 
 import pytest
-from e2e.kit import Tq, until
+from e2e.kit import Tq, alive, status_of, until
 
 from trainq.ops.queue import open_queue
 from trainq.worker.loop import Worker
@@ -59,3 +60,38 @@ def test_waiting_costs_nothing(tq):
         tq.ok("cancel", 1)
 
     assert work(tq, on_event) == ["writing"] * (1 + 1 + 1 + 1 + 1)
+
+
+@pytest.mark.parametrize("mode", ["local", "shared"])
+def test_a_queue_made_anew_ends_its_worker(tmp_path, mode):
+    """Q20: a worker whose queue was deleted and made anew says so, ends its job and exits 6: in the new queue the same
+    numbers mean other jobs."""
+    tq = Tq(tmp_path)
+    tq.ok("init", f"--{mode}", tq.root, root=None)
+    tq.submit("--", "sleep", "1000")
+    with tq.worker("--slots", "1", env={"TRAINQ_TIMES_HEARTBEAT": "1s", "TRAINQ_TIMES_POLL": "0.2s"}) as worker:
+        job = until(lambda: (tq.job(1)["attempt"] or {}).get("pid"))
+        shutil.rmtree(tq.root)
+        tq.ok("init", f"--{mode}", tq.root, root=None)
+        tq.submit("--", "false")
+        assert worker.process.wait(30) == 6
+        assert "made anew" in worker.log
+    assert not alive(job)
+    assert tq.state(1) == "pending"
+
+
+def test_a_deleted_queue_is_told(tmp_path):
+    """Q22: while its queue is gone a worker says so; its job cannot be given away, so it is frozen, and goes on when the
+    queue is back."""
+    tq = Tq(tmp_path)
+    tq.ok("init", tq.root, root=None)
+    tq.submit("--", "sleep", "1000")
+    times = {"HEARTBEAT": "0.5s", "HOLDER_LIMIT": "2s", "ZOMBIE_AFTER": "6s", "POLL": "0.2s"}
+    with tq.worker("--slots", "1", env={f"TRAINQ_TIMES_{name}": value for name, value in times.items()}) as worker:
+        job = until(lambda: (tq.job(1)["attempt"] or {}).get("pid"))
+        os.rename(tq.root, f"{tq.root}-elsewhere")
+        until(lambda: "there is no queue here" in worker.log)
+        until(lambda: "T" in status_of(job))
+        os.rename(f"{tq.root}-elsewhere", tq.root)
+        until(lambda: "S" in status_of(job))
+        assert tq.state(1) == "running"

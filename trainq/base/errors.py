@@ -102,6 +102,13 @@ class NoRoot(TrainqError):
     hint = "trainq init"
 
 
+class MadeAnew(NoRoot):
+    """The queue that was opened is gone, and another one stands in its place."""
+
+    word = "made_anew"
+    hint = "start it again"
+
+
 class UnsafeRoot(TrainqError):
     """The root belongs to somebody else or can be written by everybody."""
 

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import Damaged, DiskFull, GateBusy, NewerSchema, NoRoot, Storage, TrainqError, Unwritable
+from trainq.base.errors import (
+    Damaged,
+    DiskFull,
+    GateBusy,
+    MadeAnew,
+    NewerSchema,
+    NoRoot,
+    Storage,
+    TrainqError,
+    Unwritable,
+)
 from trainq.store.driver import peewee, sqlite3
 from trainq.store.gate import Gate
 from trainq.store.statements import NAMED
@@ -125,6 +135,7 @@ class LocalSession:
         self.gate = Gate(lock, lock_wait_s)
         self._db: Any = None
         self._connection: Any = None
+        self._file = (0, 0)  # device and inode of what the connection is open on
         self._reading = _Reading(self)
         self._writing = _Writing(self)
 
@@ -146,10 +157,18 @@ class LocalSession:
                 self._connection = self._connect()
         return self._connection
 
+    def standing(self) -> Any:
+        """The open connection, looked at whether it leads to the queue of this name still. Raises NoRoot, MadeAnew."""
+        connection = self.connection()
+        if _look(self.database) != self._file:
+            raise MadeAnew(f"{self.database}: deleted and made anew since it was opened")
+        return connection
+
     def changes(self) -> int:
-        """A number that differs once any other process has committed."""
+        """A number that differs once any other process has committed. Raises NoRoot, MadeAnew."""
+        connection = self.standing()
         with storage_errors(self.database):
-            return int(self.connection().execute("PRAGMA data_version").fetchone()[0])
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     def now(self) -> float:
         """This host's clock."""
@@ -189,6 +208,7 @@ class LocalSession:
         self._db = self._connection = None
 
     def _connect(self) -> Any:
+        self._file = _look(self.database)
         self._db = connected(self.database)
         connection = self._db.connection()
         require_ours(connection, self.database)
@@ -229,7 +249,7 @@ class _Reading:
         self._session = session
 
     def __enter__(self) -> Transaction:
-        connection = self._session.connection()
+        connection = self._session.standing()
         with storage_errors(self._session.database):
             connection.execute("BEGIN")
         return Transaction(connection, clock.now())
@@ -252,7 +272,7 @@ class _Writing:
 
     def __enter__(self) -> Transaction:
         session = self._session
-        connection = session.connection()
+        connection = session.standing()
         session.gate.enter()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -357,8 +377,8 @@ def _is_full(path: str) -> bool:
         return False
 
 
-def _look(path: str) -> None:
-    """Refuse what SQLite must not be let near: no file, or one of size 0 (it would delete a live log beside it)."""
+def _look(path: str) -> tuple[int, int]:
+    """Which file it is, by device and inode. Refuse what SQLite must not be let near: no file, or one of size 0 (it would delete a live log beside it)."""
     try:
         found = os.stat(path)
     except FileNotFoundError as error:
@@ -369,3 +389,4 @@ def _look(path: str) -> None:
         raise Damaged(f"{path}: this is not a file")
     if found.st_size < 512:
         raise Damaged(f"{path}: {found.st_size} bytes, cut short")
+    return found.st_dev, found.st_ino

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainq.base import clock, files
 from trainq.base.crash import point
-from trainq.base.errors import GateBusy, Storage, TrainqError, WentBack
+from trainq.base.errors import GateBusy, MadeAnew, Storage, TrainqError, WentBack
 from trainq.store.driver import peewee, sqlite3
 from trainq.store.gate import Gate
 from trainq.store.session import Transaction, Unsure, connected, require_ours, storage_errors, translate
@@ -36,6 +36,7 @@ class SharedSession:
     def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
         self.database = database
         self.gate = Gate(lock, lock_wait_s, is_shared=True)
+        self.uuid: str | None = None  # of the queue that was opened first
         self._ahead_s = 0.0  # of the file server's clock before ours
 
     def reading(self) -> _Visit:
@@ -126,11 +127,15 @@ class _Visit:
     def _is_behind(self) -> bool:
         """Whether the gate knows of a later commit than the tables."""
         facts = dict(self._connection.execute("SELECT k, v FROM meta WHERE k IN ('uuid', 'generation')").fetchall())
-        mark = self._session.gate.mark()
+        session = self._session
+        if session.uuid is not None and facts["uuid"] != session.uuid:
+            raise MadeAnew(f"{session.database}: deleted and made anew since it was opened")
+        session.uuid = facts["uuid"]
+        mark = session.gate.mark()
         if mark is None:
             return False
         if mark.uuid != facts["uuid"]:
-            raise Storage(f"{self._session.database}: its lock file is that of another queue")
+            raise Storage(f"{session.database}: its lock file is that of another queue")
         return mark.generation > int(facts["generation"])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

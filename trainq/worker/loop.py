@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainq import wake
 from trainq.base import clock, files, hosts
 from trainq.base.crash import point
-from trainq.base.errors import NotPossible, TrainqError
+from trainq.base.errors import MadeAnew, NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
 from trainq.ops.queue import require_directories
@@ -79,6 +79,7 @@ class Worker:
         self._waits = True  # something that keeps a worker `--until` from its end
         self._ended_uids: list[str] = []  # of jobs whose kept variables can go
         self._adrift = False
+        self._made_anew: MadeAnew | None = None  # another queue stands in this one's place
         self._failing = False  # the last turn could not be taken
         # What only people read waits for the beat where every write costs others their turn.
         self._fresh_s, self._start_s = (
@@ -89,7 +90,7 @@ class Worker:
     # life ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Report:
-        """Work until told to end. Raises what makes a worker impossible: no queue, no keepers."""
+        """Work until told to end. Raises what makes a worker impossible: no queue, or another one in its place, no keepers."""
         with contextlib.ExitStack() as opened:
             self._open(opened)
             while not self._is_finished():
@@ -98,6 +99,8 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
+        if self._made_anew is not None:
+            raise self._made_anew
         return self._teller.ended(self._lost_claims, self._quarantine.why)
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -275,6 +278,8 @@ class Worker:
             else:
                 self._beat_at = 0.0
             self._seen = seen
+        except MadeAnew:
+            self._beat_at = 0.0  # the turn meets it, too
         except TrainqError as error:
             self._teller.complain(error)
 
@@ -385,8 +390,14 @@ class Worker:
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
-        self._teller.complain(error)
         self._failing = True
+        if isinstance(error, MadeAnew):  # the same numbers mean other jobs there: nothing of these is of use
+            self._made_anew, self._stopping = error, _KILL
+            self._lost_claims += len(attempts)
+            for attempt in attempts:
+                attempt.lose()
+            return
+        self._teller.complain(error)
         if isinstance(error, Unsure):
             self._adrift = True
             for attempt in attempts:
