@@ -11,6 +11,7 @@ import time
 import pytest
 from e2e.kit import Tq, alive, status_of, until
 
+from trainq.ops.cancel import cancel
 from trainq.ops.queue import open_queue
 from trainq.worker.loop import Worker
 from trainq.worker.place import Options
@@ -27,10 +28,7 @@ def tq(tmp_path):
 def work(tq, on_event=lambda _kind, _facts: None):
     """Work here until nothing waits at all; the sessions that were opened."""
     queue = open_queue(tq.root)
-    seen = []
-    for kind in ("reading", "writing"):
-        opens = getattr(queue.session, kind)
-        setattr(queue.session, kind, lambda kind=kind, opens=opens: seen.append(kind) or opens())
+    seen = noted(queue.session)
     Worker(queue, Options(slots=1, queues=("default",), until="empty", on_event=on_event)).run()
     return seen
 
@@ -95,3 +93,30 @@ def test_a_deleted_queue_is_told(tmp_path):
         os.rename(f"{tq.root}-elsewhere", tq.root)
         until(lambda: "S" in status_of(job))
         assert tq.state(1) == "running"
+
+
+def test_a_cancel_costs_one_turn_at_the_gate(tq):
+    """Q29: whatever the job is doing, and however many there are; only a dead worker's strays take more."""
+    for _ in range(4):
+        tq.submit("--", "sleep", "1000")
+
+    def sessions(*words):
+        queue = open_queue(tq.root)
+        seen = noted(queue.session)
+        results = [one.result for one in cancel(queue, words)]
+        return seen, results
+
+    with tq.worker("--slots", "1"):
+        until(lambda: tq.state(1) == "running")
+        assert sessions("4") == (["writing"], ["canceled"])
+        assert sessions("1-4") == (["writing"], ["canceling", "canceled", "canceled", "already"])
+        until(lambda: tq.state(1) == "canceled")
+
+
+def noted(session):
+    """The sessions that are opened from now on."""
+    seen = []
+    for kind in ("reading", "writing"):
+        opens = getattr(session, kind)
+        setattr(session, kind, lambda kind=kind, opens=opens: seen.append(kind) or opens())
+    return seen

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainq import wake
+from trainq.base import clock, hosts
 from trainq.base.crash import point
 from trainq.base.errors import NoSelector, NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.cards import uid_of
-from trainq.ops.change import Change, in_batches
-from trainq.ops.lost import take_back
+from trainq.ops.change import BATCH, Change, in_batches
+from trainq.ops.lost import held_here, is_alive, take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
-from trainq.store import jobs, reads
+from trainq.store import jobs, lost, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
+    from trainq.ops.select import Selected
+    from trainq.store.lost import Lost
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
+
+
+class _Done(NamedTuple):
+    """What one transaction did."""
+
+    changes: list[Change]
+    rows: dict[int, Row]
+    orphans: set[int]
+    """Jobs asked to end whose worker has died on this host: its strays are ended before they are taken back."""
 
 
 def cancel(
@@ -35,52 +47,77 @@ def cancel(
     """
     if not words and which == EVERYTHING:
         raise NoSelector("cancel: which jobs?")
-    with queue.session.reading() as tx:
-        found = select(tx, words, which, queue.actor.user_id, past=True)
-    asked: dict[int, Row] = {}
 
-    def decide(tx: Transaction, batch: Sequence[int]) -> tuple[list[Change], dict[int, Row]]:
+    def find(tx: Transaction) -> Selected:
+        return select(tx, words, which, queue.actor.user_id, past=True)
+
+    def decide(tx: Transaction, batch: Sequence[int]) -> _Done:
         rows = reads.owned(tx, batch)
         gone = {row["id"]: row for row in reads.past(tx, [one for one in batch if one not in rows])}
-        done = [
+        changes = [
             _cancel(tx, queue, rows[one], now, message, dry_run) if one in rows else _gone(one, gone.get(one))
             for one in batch
             if one not in rows or not which.state or rows[one]["state"] in which.state  # as it was when selected
         ]
-        return done, rows
+        return _Done(changes, rows, set()) if dry_run else _without_workers(tx, queue, changes, rows)
+
+    def find_and_decide(tx: Transaction) -> tuple[Selected, _Done]:
+        found = find(tx)
+        return found, decide(tx, found.ids[:BATCH])
+
+    def is_there(tx: Transaction, done: _Done) -> bool:
+        return jobs.are_canceled(tx, _ids(done.changes, "canceled", "canceling"), at_once=now)
+
+    def tell(done: _Done) -> list[Change]:
+        point("cancel.committed")
+        _tell(queue, done.rows, done.changes)
+        return _take_back(queue, done)
 
     def change(batch: Sequence[int]) -> list[Change]:
-        if dry_run:
-            with queue.session.reading() as tx:
-                return decide(tx, batch)[0]
-        done, rows = surely(
-            queue.session,
-            lambda tx: decide(tx, batch),
-            lambda tx, answer: jobs.are_canceled(tx, _ids(answer[0], "canceled", "canceling"), at_once=now),
-        )
-        point("cancel.committed")
-        _tell(queue, rows, done)
-        asked.update({number: rows[number] for number in _ids(done, "canceling")})
-        return done
+        return tell(surely(queue.session, lambda tx: decide(tx, batch), is_there))
 
-    changes = in_batches(found.ids, change)
-    if asked and not dry_run:
-        changes = _take_back(queue, asked, changes)
+    if dry_run:
+        with queue.session.reading() as tx:
+            found, done = find_and_decide(tx)
+            changes = in_batches(found.ids[BATCH:], lambda batch: decide(tx, batch).changes, done.changes)
+    elif which == EVERYTHING:  # found by an index, where it is changed: one turn at the gate does all
+        found, done = surely(queue.session, find_and_decide, lambda tx, answer: is_there(tx, answer[1]))
+        changes = in_batches(found.ids[BATCH:], change, tell(done))
+    else:
+        with queue.session.reading() as tx:
+            found = find(tx)
+        changes = in_batches(found.ids, change)
     if found.one and changes and changes[0].result == "ended":
         raise NotPossible(f"{changes[0].error}; nothing to cancel", hint=f"trainq history {found.ids[0]}")
     return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
 
 
-def _take_back(queue: Queue, asked: Mapping[int, Row], changes: Sequence[Change]) -> list[Change]:
+def _without_workers(tx: Transaction, queue: Queue, changes: Sequence[Change], rows: dict[int, Row]) -> _Done:
     """Jobs that run and whose worker is gone end at once, without it: asked first, they end canceled and nothing else."""
+    asked = set(_ids(changes, "canceling"))
+    if not asked:
+        return _Done(list(changes), rows, set())
+    orphans = {one.job_id for one in held_here(tx) if one.job_id in asked and not is_alive(one)}
+    found = lost.look(tx, hosts.identity(), clock.boot_s(), queue.settings.times.zombie_after, only=asked - orphans)
+    return _Done(_ended(changes, found), rows, orphans)
+
+
+def _take_back(queue: Queue, done: _Done) -> list[Change]:
+    """The same for those whose worker has died here."""
+    if not done.orphans:
+        return done.changes
     try:
-        found = take_back(queue.session, queue.settings.times.zombie_after, only=asked)
+        found = take_back(queue.session, queue.settings.times.zombie_after, only=done.orphans)
     except TrainqError:
-        return list(changes)  # they are asked to end, as is said of them; whoever looks next takes them back
-    ended = {one.job_id for one in found if one.state == "canceled"}
-    changes = [one._replace(result="canceled") if one.id in ended else one for one in changes]
-    _tell(queue, asked, [one for one in changes if one.id in ended])
+        return done.changes  # they are asked to end, as is said of them; whoever looks next takes them back
+    changes = _ended(done.changes, found)
+    _tell(queue, done.rows, [one for one in changes if one.id in done.orphans and one.result == "canceled"])
     return changes
+
+
+def _ended(changes: Sequence[Change], found: Iterable[Lost]) -> list[Change]:
+    ended = {one.job_id for one in found if one.state == "canceled"}
+    return [one._replace(result="canceled") if one.id in ended else one for one in changes]
 
 
 def _tell(queue: Queue, rows: Mapping[int, Row], done: Sequence[Change]) -> None:

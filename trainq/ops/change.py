@@ -21,10 +21,12 @@ class Change(NamedTuple):
     facts: dict[str, Any] | None = None
 
 
-def in_batches(ids: Sequence[int], change: Callable[[Sequence[int]], list[Change]]) -> list[Change]:
-    """Change so many of them at a time. An error after the first time is told of those that are left: what came before
-    it is done, and has to be told, too."""
-    changes: list[Change] = []
+def in_batches(
+    ids: Sequence[int], change: Callable[[Sequence[int]], list[Change]], done: Sequence[Change] = ()
+) -> list[Change]:
+    """Change so many of them at a time, after what is `done`. An error after that or the first time is told of those
+    that are left: what came before it is done, and has to be told, too."""
+    changes = list(done)
     for start in range(0, len(ids), BATCH):
         try:
             changes += change(ids[start : start + BATCH])

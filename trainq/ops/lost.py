@@ -55,9 +55,14 @@ def held_here(tx: Transaction) -> list[Held]:
     return lost.held_here(tx, hosts.identity(), os.getuid())
 
 
+def is_alive(held: Held) -> bool:
+    """Whether the worker of a job that is held here is there still; costs a look at /proc."""
+    return hosts.is_same_process(held.pid, held.pid_start)
+
+
 def take_back_from_the_dead(session: Session, held: Sequence[Held]) -> list[Lost]:
     """Of these jobs, those whose worker is provably gone: back at once, when nothing of them is left."""
-    dead = [one for one in held if not hosts.is_same_process(one.pid, one.pid_start)]
+    dead = [one for one in held if not is_alive(one)]
     if not dead:
         return []
     left = strays.end({one.uid: one.attempt for one in dead})
