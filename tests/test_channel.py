@@ -359,7 +359,7 @@ def test_an_unusable_runtime_directory_is_not_used(
 def test_a_name_taken_by_somebody_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the shared name is a link or can be entered by others, the worker makes a directory of its own."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(module, "_is_private", lambda directory: False)
+    monkeypatch.setattr(module.runtime, "is_private", lambda directory: False)
     directory, own = module._private_directory()
     try:
         assert own
@@ -376,7 +376,7 @@ def test_private_means_private(tmp_path: Any) -> None:
     bad.chmod(0o710)
     link.symlink_to(good)
     file.touch(mode=0o600)
-    assert [module._is_private(str(path)) for path in (good, bad, link, file, tmp_path / "none")] == [
+    assert [module.runtime.is_private(str(path)) for path in (good, bad, link, file, tmp_path / "none")] == [
         True,
         False,
         False,
@@ -423,7 +423,7 @@ def test_a_directory_that_is_a_strangers_now_is_left(worker: Listening) -> None:
     worker.channel.ensure()
     after = worker.channel.path
     assert os.path.dirname(after) != os.path.dirname(before)
-    assert module._is_private(os.path.dirname(after))
+    assert module.runtime.is_private(os.path.dirname(after))
     worker.connect({"do": "progress", "fraction": 1})
     worker.until(lambda: worker.heard)
 

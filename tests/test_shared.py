@@ -5,13 +5,16 @@ That it does what every session does is tests/test_store.py; on a real NFS serve
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import signal
 import time
 
 import pytest
-from store_builders import finished, is_sound, line, new_job, place, put, running, spawn
+from e2e.kit import status_of
+from store_builders import finished, is_sound, line, new_job, place, put, running, spawn, until
 
 from trainq.base import files
 from trainq.base.errors import Damaged, GateBusy, NoLocks, NoRoot, Storage, TrainqError, WentBack
@@ -79,6 +82,64 @@ def test_a_killed_holder_frees_it(session, tmp_path):
         assert process.returncode == -signal.SIGKILL
         assert ids(session) == wanted
     assert is_sound(str(tmp_path / "queue.sqlite"))
+
+
+def waits_for(pid):
+    """The kind of lock that a process waits for: FLOCK in the line of its host, POSIX at the gate; None for neither."""
+    with open("/proc/locks", encoding="ascii") as file:
+        waiting = [row.split() for row in file if "->" in row]
+    return next((row[2] for row in waiting if row[5] == str(pid)), None)
+
+
+TURN = "with session.writing() as tx: say('in'); sys.stdin.readline()"
+
+
+def test_a_host_sends_one_to_the_gate_at_a_time(session, tmp_path):
+    """DESIGN 4: the others stand in the host's own line and go in turn: at the file server only hosts race each other."""
+    put(session)
+    with running(SHARED + TURN, tmp_path, stdin=-1) as holder:
+        assert line(holder) == "in"
+        with contextlib.ExitStack() as opened:
+            waiting = []
+            for _ in range(3):
+                waiting.append(opened.enter_context(running(SHARED + TURN, tmp_path, stdin=-1)))
+                until(lambda: waits_for(waiting[-1].pid))
+            assert [waits_for(one.pid) for one in waiting] == ["FLOCK"] * 3
+            for before, after in itertools.pairwise((holder, *waiting)):
+                before.stdin.write("go\n")
+                before.stdin.flush()
+                assert line(after) == "in"
+            waiting[-1].stdin.write("go\n")
+            waiting[-1].stdin.flush()
+            finished(waiting[-1])
+
+
+def test_who_is_stopped_in_line_is_passed(session, where, tmp_path):
+    """DESIGN 4: a process stopped before the gate keeps the others of its host for half of their patience, and no longer."""
+    put(session)
+    session.gate.enter()  # as another host does
+    with running(SHARED + TURN, tmp_path, stdin=-1) as stopped:
+        until(lambda: waits_for(stopped.pid) == "POSIX")
+        stopped.send_signal(signal.SIGSTOP)
+        until(lambda: status_of(stopped.pid) == "T")
+        session.gate.leave()
+        patient = SharedSession(*where[:2], lock_wait_s=2)
+        put(patient)
+        patient.close()
+        stopped.send_signal(signal.SIGCONT)
+        assert line(stopped) == "in"
+        stopped.stdin.write("go\n")
+        stopped.stdin.flush()
+        finished(stopped)
+
+
+def test_where_no_line_can_be_there_is_none(where, monkeypatch):
+    """DESIGN 4: without a directory of this user on this host the gate alone decides."""
+    monkeypatch.setattr(shared.runtime, "directory", lambda: None)
+    session = where.session()
+    put(session)
+    assert ids(session) == [1]
+    session.close()
 
 
 def test_who_waits_in_vain_is_told_of_whom(session, where, tmp_path):

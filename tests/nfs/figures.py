@@ -1,4 +1,4 @@
-"""`python -m tests.nfs.figures`: what a queue for several hosts costs, as ratios, and a storm of kills over three hosts.
+"""`python tests/nfs/figures.py [JOBS]`: what a queue for several hosts costs, as ratios, and a storm of kills over three hosts.
 
 Run in the lab, whose processor is emulated: only what stands in one run is compared.
 """
@@ -41,6 +41,12 @@ while time.monotonic() < end:
     turn(); n += 1
 print(n)
 """
+WAITS = """
+waits, end = [], time.monotonic() + {seconds}
+while time.monotonic() < end:
+    begin = time.monotonic(); turn(); waits.append(time.monotonic() - begin)
+print(*waits)
+"""
 
 
 def main() -> None:
@@ -55,8 +61,11 @@ def main() -> None:
     print(f"NFS {version}")
     count_calls(queue)
     count_sessions(queue)
+    contend(queue)
     queue.end()
-    storm(int(sys.argv[1]) if len(sys.argv) > 1 else 200)
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    if jobs:
+        storm(jobs)
 
 
 def count_calls(queue: lab.Queue) -> None:
@@ -88,6 +97,20 @@ def count_sessions(queue: lab.Queue, seconds: int = 15) -> None:
             rates[name] = sum(counts) / seconds
             print(f"{clients} clients, {name}: {rates[name]:.1f}/s, shares {min(counts)} to {max(counts)}")
         print(f"{clients} clients: {rates['ours'] / rates['bare']:.2f} x of bare")
+
+
+def contend(queue: lab.Queue, seconds: int = 60) -> None:
+    """How long sixteen processes on four hosts wait for their turns when each wants the next one at once."""
+    whole = OURS.format(root=queue.root) + WAITS.format(seconds=seconds)
+    with ThreadPoolExecutor(16) as pool:
+        done = list(pool.map(lambda n: lab.on(f"h{n % 4 + 1}", "python3", "-c", whole, timeout=600), range(16)))
+    each = [[float(word) for word in one.out.split()] for one in done]
+    waits = sorted(wait for one in each for wait in one)
+    median = waits[len(waits) // 2]
+    print(
+        f"16 contenders on 4 hosts, {seconds} s: {len(waits)} turns, shares {min(map(len, each))} to {max(map(len, each))};"
+        f" a turn with its wait: median {median:.2f} s, slowest {waits[-1]:.2f} s = {waits[-1] / median:.1f} x"
+    )
 
 
 def storm(jobs: int) -> None:

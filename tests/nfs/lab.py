@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NFSLAB = str(Path(__file__).with_name("nfslab"))
 HOUSE = str(Path(__file__).parents[2])
 HOSTS = ("h1", "h2", "h3")
+"""A fourth one, h4, is only for crowds."""
 MOUNT = "/mnt/q"
 FAST = {
     "TRAINQ_TIMES_HEARTBEAT": "2s", "TRAINQ_TIMES_HOLDER_LIMIT": "12s", "TRAINQ_TIMES_ZOMBIE_AFTER": "24s",
@@ -52,7 +53,7 @@ def nfslab(*words: str, timeout: float = 900, **env: str) -> Result:
 def boot(version: str) -> None:
     """A fresh machine whose hosts mount with this version of NFS, with this checkout installed."""
     nfslab("down")
-    for words in (("up", "3"), ("push", ".")):
+    for words in (("up", "4"), ("push", ".")):
         done = nfslab(*words, NFSLAB_OPTS=f"vers={version}")
         assert done.code == 0, done
 

@@ -53,15 +53,15 @@ class Gate:
         self._fd: int | None = None
         self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(_TEXT)
 
-    def enter(self) -> None:
-        """Wait for the gate, at most `wait_s` seconds.
+    def enter(self, waited_s: float = 0.0) -> None:
+        """Wait for the gate, at most `wait_s` seconds in all; `waited_s` of them are over.
 
         Raises GateBusy naming the holder, NoLocks when the file system has no locks, Unwritable when the lock file
         cannot be opened.
         """
         fd = self._open()
         if not self._take(fd):
-            self._wait(fd)
+            self._wait(fd, self.wait_s - waited_s)
         try:
             os.pwrite(fd, self._text, 0)
             if self.is_shared:
@@ -127,13 +127,13 @@ class Gate:
             raise self._no_locks(error) from error
         return True
 
-    def _wait(self, fd: int) -> None:
+    def _wait(self, fd: int, left_s: float) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._wait_by_timer(fd)
+            self._wait_by_timer(fd, left_s)
         else:  # signals cannot be had: look again and again
-            self._wait_by_looking(fd)
+            self._wait_by_looking(fd, left_s)
 
-    def _wait_by_timer(self, fd: int) -> None:
+    def _wait_by_timer(self, fd: int, left_s: float) -> None:
         """Block in flock until the timer's handler raises out of it.
 
         A process has one such timer: what somebody else had set ends here. It fires again until the handler has run,
@@ -151,7 +151,7 @@ class Gate:
         before = signal.signal(signal.SIGALRM, give_up)
         try:
             try:
-                signal.setitimer(signal.ITIMER_REAL, max(self.wait_s, 1e-4), _POLL_S)
+                signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-4), _POLL_S)
                 self._lock(fd, fcntl.LOCK_EX)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -163,8 +163,8 @@ class Gate:
         finally:
             signal.signal(signal.SIGALRM, before)
 
-    def _wait_by_looking(self, fd: int) -> None:
-        end = time.monotonic() + self.wait_s
+    def _wait_by_looking(self, fd: int, left_s: float) -> None:
+        end = time.monotonic() + left_s
         while not self._take(fd):
             if time.monotonic() >= end:
                 raise self._busy()

@@ -8,11 +8,12 @@ open, and leaves nothing open behind it. Each step and what it is against: DESIG
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainq.base import clock, files
+from trainq.base import clock, files, runtime
 from trainq.base.crash import point
 from trainq.base.errors import GateBusy, MadeAnew, Storage, TrainqError, WentBack
 from trainq.store.driver import peewee, sqlite3
@@ -36,8 +37,39 @@ class SharedSession:
     def __init__(self, database: str, lock: str, *, lock_wait_s: float = 30.0) -> None:
         self.database = database
         self.gate = Gate(lock, lock_wait_s, is_shared=True)
+        self._line = _line_before(lock, lock_wait_s)
         self.uuid: str | None = None  # of the queue that was opened first
         self._ahead_s = 0.0  # of the file server's clock before ours
+
+    def enter(self) -> None:
+        """Wait for the gate in the line of this host. Raises as the gate does.
+
+        A file server lets in who asks at the right moment, so of many processes some would wait for a long time; a
+        host's own lock goes in turn, and leaves one of each host at the server. Who stands in line may be stopped: then
+        the others go past it.
+        """
+        began = time.monotonic()
+        if self._line is not None:
+            try:
+                self._line.enter()
+            except TrainqError:
+                pass  # out of turn, but not for that reason never
+        try:
+            self.gate.enter(time.monotonic() - began)
+        except BaseException:
+            self._leave_line()
+            raise
+
+    def leave(self) -> None:
+        """Let the next one in."""
+        try:
+            self.gate.leave()
+        finally:
+            self._leave_line()
+
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            self._line.leave()
 
     def reading(self) -> _Visit:
         """`with session.reading() as tx:` one consistent view, under the gate."""
@@ -75,12 +107,23 @@ class SharedSession:
         return self.now()
 
     def close(self) -> None:
-        """Nothing is open between two sessions but the descriptor of the gate."""
+        """Nothing is open between two sessions but the descriptors of the gate and of the line before it."""
         self.gate.close()
+        if self._line is not None:
+            self._line.close()
 
     def abandon(self) -> None:
-        """The same: what is behind the descriptor may be stale."""
-        self.gate.close()
+        """The same: what is behind the descriptors may be stale."""
+        self.close()
+
+
+def _line_before(lock: str, lock_wait_s: float) -> Gate | None:
+    """Where this user's processes on this host wait for their turn at a gate; none where there is no place for it."""
+    directory = runtime.directory()
+    if directory is None:
+        return None
+    name = hashlib.sha256(os.fsencode(os.path.realpath(lock))).hexdigest()[:16]
+    return Gate(os.path.join(directory, f"{name}.line"), lock_wait_s / 2)
 
 
 class _Visit:
@@ -97,7 +140,7 @@ class _Visit:
 
     def __enter__(self) -> Transaction:
         session = self._session
-        session.gate.enter()
+        session.enter()
         self._entered_at = clock.boot_s()
         try:
             now = session.ask_time()
@@ -193,4 +236,4 @@ class _Visit:
         except (sqlite3.Error, peewee.PeeweeException):
             pass  # it was broken already; the next session rolls back what it had not committed
         finally:
-            self._session.gate.leave()
+            self._session.leave()

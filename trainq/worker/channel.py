@@ -39,6 +39,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.base import runtime
 from trainq.base.errors import Unwritable
 from trainq.worker import messages
 
@@ -98,7 +99,7 @@ class Channel:
 
         For the start of each job; costs two stats. Raises Unwritable; then the old socket is served on.
         """
-        is_private = _is_private(self._directory)
+        is_private = runtime.is_private(self._directory)
         if is_private and os.path.exists(self.path):
             return
         directory, own = self._directory, self._own_directory
@@ -358,40 +359,18 @@ def _most_connections() -> int:
 
 
 def _private_directory() -> tuple[str, bool]:
-    """A short directory of this user only, and whether it is this worker's alone.
-
-    It is shared by all workers of the user, under XDG_RUNTIME_DIR if that is usable, else under /tmp. If
-    somebody else sits on the name in /tmp, the worker makes one of its own.
+    """A short directory of this user only, and whether it is this worker's alone: somebody else may sit on the name of
+    the one that all workers of the user share.
     """
-    uid = os.geteuid()
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    candidates = [f"/tmp/trainq-{uid}"]  # noqa: S108 - made 0700 and its owner checked
-    if os.path.isabs(runtime) and _is_private(runtime):
-        candidates.insert(0, os.path.join(runtime, "trainq"))
-    for directory in candidates:
-        if len(os.fsencode(directory)) + 32 > PATH_LIMIT:
-            continue
-        try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-        except OSError:
-            continue
-        if _is_private(directory) and os.access(directory, os.W_OK | os.X_OK):
-            return directory, False
+    shared = runtime.directory(PATH_LIMIT - 32)
+    if shared is not None:
+        return shared, False
     import tempfile
 
     try:
-        return tempfile.mkdtemp(prefix=f"trainq-{uid}-", dir="/tmp"), True
+        return tempfile.mkdtemp(prefix=f"trainq-{os.geteuid()}-", dir="/tmp"), True
     except OSError as error:
         raise Unwritable(f"no directory for the worker's socket: /tmp: {error.strerror}") from error
-
-
-def _is_private(directory: str) -> bool:
-    """A directory, no link, that belongs to this user and that nobody else can enter."""
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _sweep(directory: str) -> None:
