@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from trainq.artifacts import datasets
 from trainq.artifacts.paths import Paths
-from trainq.base import files
+from trainq.base import files, oserrors
 from trainq.base.errors import BadData, BadValue, Damaged, DiskFull
 
 MIB = 1 << 20
@@ -220,7 +220,7 @@ def test_a_bomb_fills_no_disk(tmp_path, monkeypatch):
     import zstandard
 
     written = []
-    monkeypatch.setattr(files, "_fail", written.append)
+    monkeypatch.setattr(oserrors, "_fail", written.append)
     with pytest.raises(Damaged):
         datasets.unpack(zstandard.compress(bytes(64 * MIB)), f"{tmp_path}/back", "ab" * 32, 1000)
     assert len(written) < 5
@@ -245,7 +245,7 @@ def test_every_step_may_fail(paths, source, tmp_path, monkeypatch):
     errors = []
     for n in range(1, 60):
         monkeypatch.setenv("TRAINQ_FAULT", f"ENOSPC:{n}+")
-        monkeypatch.setattr(files, "_fail", files._armed())
+        monkeypatch.setattr(oserrors, "_fail", oserrors._armed())
         try:
             packed = datasets.pack(path, paths)
         except (DiskFull, BadData) as error:
@@ -255,7 +255,7 @@ def test_every_step_may_fail(paths, source, tmp_path, monkeypatch):
             assert all(re.fullmatch(r"[0-9a-f]{64}\.zst", name) for name in left)
         else:
             break
-    monkeypatch.setattr(files, "_fail", None)
+    monkeypatch.setattr(oserrors, "_fail", None)
     assert errors.count(DiskFull) > 5
     assert back(packed, tmp_path) == noise(3 * MIB)
 
@@ -263,10 +263,10 @@ def test_every_step_may_fail(paths, source, tmp_path, monkeypatch):
 def test_a_full_disk_while_unpacking(paths, source, tmp_path, monkeypatch):
     """The run directory may be full: the error says so and names the target."""
     packed = datasets.pack(source(noise(2 * MIB)), paths)
-    monkeypatch.setattr(files, "_fail", None)
+    monkeypatch.setattr(oserrors, "_fail", None)
     for n in range(1, 60):
         monkeypatch.setenv("TRAINQ_FAULT", f"ENOSPC:{n}")
-        monkeypatch.setattr(files, "_fail", files._armed())
+        monkeypatch.setattr(oserrors, "_fail", oserrors._armed())
         try:
             datasets.unpack(packed.file, f"{tmp_path}/back", packed.sha256, packed.size)
         except DiskFull:

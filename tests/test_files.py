@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from trainq.base import files
+from trainq.base import files, oserrors, trees
 from trainq.base.errors import DiskFull, Storage, TrainqError, Unwritable
 
 SICK = {
@@ -46,7 +46,7 @@ def fault(monkeypatch):
 
     def arm(text: str) -> None:
         monkeypatch.setenv("TRAINQ_FAULT", text)
-        monkeypatch.setattr(files, "_fail", files._armed())
+        monkeypatch.setattr(oserrors, "_fail", oserrors._armed())
 
     return arm
 
@@ -56,7 +56,7 @@ def test_modes_are_exact_whatever_the_umask(where, umask):
     """Files are 0600 and directories 0700, whatever the caller's umask."""
     before = os.umask(umask)
     try:
-        assert files.make_directory(f"{where}/d") is True
+        assert trees.make_directory(f"{where}/d") is True
         files.write_durably(f"{where}/d/f", b"x")
         files.create_exclusively(f"{where}/d/g", b"y", 0o640)
         os.close(files.open_append(f"{where}/d/log"))
@@ -72,9 +72,9 @@ def test_in_a_group_s_directory_modes_are_the_group_s(where, umask):
     os.chmod(where, 0o2770)
     before = os.umask(umask)
     try:
-        files.make_directories(where, "d/e")
-        files.make_own_directory(f"{where}/own")
-        files.make_directory(f"{where}/own/in")
+        trees.make_directories(where, "d/e")
+        trees.make_own_directory(f"{where}/own")
+        trees.make_directory(f"{where}/own/in")
         files.write_durably(f"{where}/d/f", b"x")
         files.write_durably(f"{where}/d/secret", b"x", 0o600)
         files.write_new(f"{where}/own/f", b"x")
@@ -96,7 +96,7 @@ def test_what_is_given_to_a_group_is_read_by_it_and_changed_by_nobody(where):
     os.symlink("in/plain", f"{where}/model/link")
     os.chmod(f"{where}/model", 0o700)
     os.chmod(f"{where}/model/in", 0o777)
-    files.give_to_group(f"{where}/model")
+    trees.give_to_group(f"{where}/model")
     found = [f"{mode(f'{where}/model/{name}'):o}" for name in ("", "in", "in/plain", "in/run", "in/open")]
     assert found == ["2750", "2755", "640", "750", "644"]
 
@@ -158,7 +158,7 @@ def test_sick_storage_has_its_own_words(where, fault, name, error):
 
 def test_reporting_leaves_no_answer_as_it_is(where):
     """Inside `reporting` a missing file is an error of the storage."""
-    with pytest.raises(Storage, match="none"), files.reporting(f"{where}/none"):
+    with pytest.raises(Storage, match="none"), oserrors.reporting(f"{where}/none"):
         files.read_bytes(f"{where}/none")
 
 
@@ -172,14 +172,14 @@ def test_every_step_of_a_write_may_fail(where, fault, monkeypatch, name, lasting
         try:
             files.write_durably(f"{where}/f", b"new" * files.BLOCK)
         except SICK[name]:
-            monkeypatch.setattr(files, "_fail", None)
+            monkeypatch.setattr(oserrors, "_fail", None)
             # Only the sync of the directory comes after the name was given.
             assert files.read_bytes(f"{where}/f") in (b"old", b"new" * files.BLOCK)
             assert os.listdir(where) == ["f"]
         else:
             break
     assert n > 5
-    monkeypatch.setattr(files, "_fail", None)
+    monkeypatch.setattr(oserrors, "_fail", None)
     assert files.read_bytes(f"{where}/f") == b"new" * files.BLOCK
 
 
@@ -228,15 +228,15 @@ def test_only_no_such_file_says_that_nothing_is_there(where, monkeypatch):
 
 def test_a_directory_is_made_once(where):
     """Making is said once; a file or a link in its place is refused; parents are made one by one."""
-    assert files.make_directory(f"{where}/d") is True
-    assert files.make_directory(f"{where}/d") is False
+    assert trees.make_directory(f"{where}/d") is True
+    assert trees.make_directory(f"{where}/d") is False
     os.symlink("d", f"{where}/link")
     with pytest.raises(NotADirectoryError):
-        files.make_directory(f"{where}/link")
+        trees.make_directory(f"{where}/link")
     with pytest.raises(FileNotFoundError):
-        files.make_directory(f"{where}/x/y")
-    files.make_directories(where, "x/y/z")
-    files.make_directories(where, "x/y/z")
+        trees.make_directory(f"{where}/x/y")
+    trees.make_directories(where, "x/y/z")
+    trees.make_directories(where, "x/y/z")
     assert os.path.isdir(f"{where}/x/y/z")
 
 
@@ -249,7 +249,7 @@ def test_a_tree_is_walked_and_removed(where):
             made.write(name)
     os.symlink("../../out", f"{where}/t/a/away")
     os.mkfifo(f"{where}/t/pipe")
-    assert [(e.name, e.kind) for e in files.walk(f"{where}/t")] == [
+    assert [(e.name, e.kind) for e in trees.walk(f"{where}/t")] == [
         ("a", "directory"),
         ("pipe", "other"),
         ("a/away", "link"),
@@ -258,11 +258,11 @@ def test_a_tree_is_walked_and_removed(where):
         ("a/b/g", "file"),
     ]
     os.chmod(f"{where}/t/a/b", 0o500)
-    assert files.remove_tree(f"{where}/t") is True
-    assert files.remove_tree(f"{where}/t") is False
+    assert trees.remove_tree(f"{where}/t") is True
+    assert trees.remove_tree(f"{where}/t") is False
     assert os.listdir(where) == ["out"]
     os.symlink("out", f"{where}/link")
-    assert files.remove_tree(f"{where}/link") is True
+    assert trees.remove_tree(f"{where}/link") is True
     assert os.listdir(f"{where}/out") == ["kept"]
 
 
@@ -274,14 +274,14 @@ def test_a_failed_flow_is_an_error_of_trainq():
 
 def test_takes_directories(where, fault):
     """A directory that can hold others says so and is as it was; one that is gone, a file, full or sick does not."""
-    assert files.takes_directories(where)
+    assert trees.takes_directories(where)
     assert os.listdir(where) == []
     files.write_new(f"{where}/file", b"")
-    assert not files.takes_directories(f"{where}/file")
-    assert not files.takes_directories(f"{where}/nothing")
+    assert not trees.takes_directories(f"{where}/file")
+    assert not trees.takes_directories(f"{where}/nothing")
     for name in SICK:
         fault(f"{name}:1+")
-        assert not files.takes_directories(where)
+        assert not trees.takes_directories(where)
 
 
 def test_a_tree_of_any_depth_goes(tmp_path):
@@ -290,5 +290,5 @@ def test_a_tree_of_any_depth_goes(tmp_path):
     top.mkdir()
     code = "import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nopen('file', 'w').close()"
     subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
-    assert files.remove_tree(str(top))
+    assert trees.remove_tree(str(top))
     assert not top.exists()

@@ -15,7 +15,7 @@ import pytest
 from trainq.artifacts import models
 from trainq.artifacts.manifest import MANIFEST, ModelError, read_manifest, seal, verify
 from trainq.artifacts.paths import Paths
-from trainq.base import files
+from trainq.base import files, oserrors
 from trainq.base.errors import BadValue, Damaged, DiskFull, Storage, TrainqError, Unwritable
 
 ODD = ["plain", "with space", "ünï", "line\nend", "not utf8 \udcff", "sub/dir/deep", "sub/.hidden"]
@@ -437,7 +437,7 @@ def test_every_step_of_a_publishing_may_fail(paths, monkeypatch, name, error):
         staged = models.stage(paths, 1, 1)
         write(staged, "sub/model.bin")
         monkeypatch.setenv("TRAINQ_FAULT", f"{name}:{steps}")
-        monkeypatch.setattr(files, "_fail", files._armed())
+        monkeypatch.setattr(oserrors, "_fail", oserrors._armed())
         version, told = 0, None
         try:
             seal(staged, {})
@@ -447,7 +447,7 @@ def test_every_step_of_a_publishing_may_fail(paths, monkeypatch, name, error):
             passed = True
         except TrainqError as refused:
             told = refused
-        monkeypatch.setattr(files, "_fail", None)
+        monkeypatch.setattr(oserrors, "_fail", None)
         # A file of the model that cannot be opened is the job's fault, as far as anybody can see.
         assert passed or isinstance(told, error) or (error is Unwritable and isinstance(told, ModelError))
         kept = [d for d in (staged, paths.version("k", version)) if os.path.exists(f"{d}/sub/model.bin")]

@@ -11,7 +11,7 @@ import pytest
 
 from trainq.artifacts import runs
 from trainq.artifacts.paths import Paths
-from trainq.base import files
+from trainq.base import files, oserrors, trees
 from trainq.base.errors import BadValue, Denied, DiskFull, Storage
 
 
@@ -78,7 +78,7 @@ def test_links_are_not_followed(paths, tmp_path, where):
     (tmp_path / "out" / "log").touch()
     os.makedirs(paths.attempt(1, 1))
     path = {"run": paths.run(1), "attempt": paths.attempt(1, 1), "log": paths.log(1, 1)}[where]
-    files.remove_tree(path) if where != "log" else None
+    trees.remove_tree(path) if where != "log" else None
     os.symlink(tmp_path / "out" if where != "log" else tmp_path / "out" / "log", path)
     with pytest.raises(Storage, match="1"):
         runs.open_run(paths, 1, 1)
@@ -90,7 +90,7 @@ def test_every_step_may_fail(paths, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     for n in range(1, 30):
         monkeypatch.setenv("TRAINQ_FAULT", f"ENOSPC:{n}")
-        monkeypatch.setattr(files, "_fail", files._armed())
+        monkeypatch.setattr(oserrors, "_fail", oserrors._armed())
         try:
             run = runs.open_run(paths, 1, 1, params=b"{}", split_stderr=True)
         except DiskFull:
@@ -104,11 +104,11 @@ def test_every_step_may_fail(paths, monkeypatch):
 def test_few_system_calls(paths):
     """Opening a run is on the path of every job: two directories and a log, no more."""
     steps = []
-    files._fail, before = steps.append, files._fail
+    oserrors._fail, before = steps.append, oserrors._fail
     try:
         runs.open_run(paths, 1, 1).close()
     finally:
-        files._fail = before
+        oserrors._fail = before
     assert len(steps) == 3
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainq.base import files
+from trainq.base import sharing
 from trainq.base.errors import TrainqError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def ring(path: str) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
-            files.share(fd, path)
+            sharing.share(fd, path)
             os.pwrite(fd, b"%020d %010d\n" % (time.time_ns(), os.getpid()), 0)
         finally:
             os.close(fd)

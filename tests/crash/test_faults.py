@@ -30,9 +30,9 @@ SAID = (0, 1, 2, 4, 6)
 """What a command may exit with when the storage is sick: done all the same, in part, refused, or the storage's word."""
 COUNTING = """
 import os, runpy, sys
-from trainq.base import files
+from trainq.base import oserrors
 file = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-files._fail = lambda path: os.write(file, os.fsencode(path) + b"\\n")
+oserrors._fail = lambda path: os.write(file, os.fsencode(path) + b"\\n")
 runpy.run_module("trainq", run_name="__main__", alter_sys=True)
 """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.base import crash, files
+from trainq.base import crash, files, oserrors, trees
 from trainq.base.errors import TrainqError
 from trainq.job import checkpoint_files
 
@@ -55,7 +55,7 @@ class Choice(NamedTuple):
 def candidates(paths: Paths, job: int) -> list[Candidate]:
     """The checkpoints of a job on the disk, newest first."""
     directory = paths.checkpoints(job)
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         paths_of = [(number, os.path.join(directory, f"{number:d}")) for number in reversed(_numbers(directory))]
     return [found for number, path in paths_of if (found := _candidate(number, path, job)) is not None]
 
@@ -85,7 +85,7 @@ def verify(path: str, digest: str | None = None) -> list[str]:
 
     Raises the errors of sick storage when it cannot be looked at.
     """
-    with files.reporting(path):
+    with oserrors.reporting(path):
         return checkpoint_files.problems(path, digest)
 
 
@@ -137,14 +137,14 @@ def remove_uncommitted(paths: Paths, job: int, committed: Iterable[tuple[int, st
     """
     directory = paths.checkpoints(job)
     counts = set(committed)
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         try:
-            found = files.listed(directory)
+            found = trees.listed(directory)
         except FileNotFoundError:
             return []
         removed = [name for name, _kind in found if files.is_temporary(name)]
         for name in removed:
-            files.remove_tree(os.path.join(directory, name))
+            trees.remove_tree(os.path.join(directory, name))
         for candidate in candidates(paths, job):
             if (candidate.number, candidate.digest) not in counts and candidate.is_own:
                 _remove(directory, candidate.path)
@@ -157,16 +157,16 @@ def _remove(directory: str, path: str) -> None:
     aside = os.path.join(directory, files.temporary_name())
     files.replace(path, aside)
     crash.point("checkpoint.aside")
-    files.remove_tree(aside)
+    trees.remove_tree(aside)
 
 
 def has_own_files(paths: Paths, job: int) -> bool:
     """Whether the job keeps files of its own making there, which trainq knows nothing of but that they exist."""
     directory = paths.checkpoints(job)
     ours = {f"{candidate.number:d}" for candidate in candidates(paths, job)}
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         try:
-            found = files.listed(directory)
+            found = trees.listed(directory)
         except FileNotFoundError:
             return False
     return any(name not in ours and not checkpoint_files.is_bookkeeping(name) for name, _kind in found)

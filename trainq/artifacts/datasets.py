@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.base import crash, files
+from trainq.base import crash, files, oserrors, trees, words
 from trainq.base.errors import BadData, Damaged, TrainqError
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def pack_bytes(data: bytes, paths: Paths, *, column_limit: int = COLUMN_LIMIT) -
     if len(packed) <= column_limit:
         return Packed(sha256, len(data), packed, None, len(packed), None)
     file = paths.training_set(sha256)
-    with files.reporting(file):
+    with oserrors.reporting(file):
         files.write_durably(file, packed)
     return Packed(sha256, len(data), None, file, len(packed), None)
 
 
 def _open_source(source: str) -> int:
     if "\0" in source:
-        raise BadData(f"training set {files.printable(source.replace(chr(0), '?'))} cannot be a file name")
+        raise BadData(f"training set {words.printable(source.replace(chr(0), '?'))} cannot be a file name")
     try:
         return files.open_regular(source, follow=True)
     except TrainqError as error:
@@ -83,7 +83,7 @@ def _open_source(source: str) -> int:
         raise BadData(f"training set {error.message}") from error
     except OSError as error:
         said = (error.strerror or str(error)).lower()
-        raise BadData(f"training set {files.printable(source)} cannot be read: {said}") from error
+        raise BadData(f"training set {words.printable(source)} cannot be read: {said}") from error
 
 
 class _Source:
@@ -115,7 +115,7 @@ class _Source:
         after = os.fstat(self._fd)
         if seen != self.expected or after.st_mtime_ns != self._before.st_mtime_ns:
             raise BadData(
-                f"training set {files.printable(self._path)} changed while it was read",
+                f"training set {words.printable(self._path)} changed while it was read",
                 hint="wait until it is written, then submit again",
             )
 
@@ -135,7 +135,7 @@ def _pack(source: _Source, paths: Paths, column_limit: int) -> Packed:
             break
     else:
         return Packed(source.sha256(), source.expected, bytes(head), None, len(head), source.raw())
-    with files.reporting(paths.data), files.NewFile(paths.data) as new:
+    with oserrors.reporting(paths.data), files.NewFile(paths.data) as new:
         new.write(head)
         for chunk in chunks:
             new.write(chunk)
@@ -174,8 +174,8 @@ def unpack(stored: bytes | str, target: str, sha256: str, size: int) -> None:
     try:
         fd = files.open_regular(stored)
     except FileNotFoundError as error:
-        raise Damaged(f"training set {files.printable(stored)} is gone") from error
-    with os.fdopen(fd, "rb", buffering=0) as file, files.reporting(stored):
+        raise Damaged(f"training set {words.printable(stored)} is gone") from error
+    with os.fdopen(fd, "rb", buffering=0) as file, oserrors.reporting(stored):
         _unpack(file, target, sha256, size)
 
 
@@ -185,7 +185,7 @@ def _unpack(packed: BinaryIO, target: str, sha256: str, size: int) -> None:
     import zstandard
 
     digest = hashlib.sha256()
-    with files.reporting(target), files.NewFile(os.path.dirname(target)) as new:
+    with oserrors.reporting(target), files.NewFile(os.path.dirname(target)) as new:
         try:
             # Read by the block: a damaged frame may claim to be of any size, and must not fill the memory.
             with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
@@ -202,7 +202,7 @@ def _unpack(packed: BinaryIO, target: str, sha256: str, size: int) -> None:
 def drop(paths: Paths, sha256: str) -> bool:
     """Delete a set that no row names (the caller has looked, under the gate); false if it was gone."""
     file = paths.training_set(sha256)
-    with files.reporting(file):
+    with oserrors.reporting(file):
         return files.remove(file)
 
 
@@ -217,7 +217,7 @@ class Kept(NamedTuple):
 def kept(paths: Paths) -> Iterator[Kept]:
     """Every file in `data/`, for the janitor, who compares with the rows and with the age."""
     try:
-        found = files.listed(paths.data)
+        found = trees.listed(paths.data)
     except FileNotFoundError:
         return
     for name, kind in found:

@@ -18,7 +18,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.base import crash, files
+from trainq.base import crash, files, oserrors, sharing, trees, words
 from trainq.base.errors import Damaged, TrainqError, Unwritable
 
 if TYPE_CHECKING:
@@ -56,16 +56,16 @@ def seal(staged: str, facts: Mapping[str, Any]) -> Sealed | None:
     `ModelError` for what cannot be published (the user's side), the errors of sick storage for the rest; the
     directory stays as it is then, so that nothing computed is lost.
     """
-    with files.reporting(staged):
+    with oserrors.reporting(staged):
         try:
             kind = os.lstat(staged).st_mode
         except FileNotFoundError:
             return None
         if not stat.S_ISDIR(kind):
-            raise ModelError(f"model directory {files.printable(staged)} was replaced by something else")
+            raise ModelError(f"model directory {words.printable(staged)} was replaced by something else")
         # A directory that its owner may not write cannot be renamed into another one.
-        if files.is_for_group(os.path.dirname(staged)):
-            files.give_to_group(staged)
+        if sharing.is_for_group(os.path.dirname(staged)):
+            trees.give_to_group(staged)
         else:
             os.chmod(staged, 0o700)
         found, links = _hashed(staged)
@@ -80,7 +80,7 @@ def _hashed(staged: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     links: list[dict[str, Any]] = []
     directories = []
-    for entry in files.walk(staged):
+    for entry in trees.walk(staged):
         if entry.name == MANIFEST:
             _check_is_ours(entry)
         elif entry.kind == "file":
@@ -90,14 +90,14 @@ def _hashed(staged: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         elif entry.kind == "link":
             links.append(_named(entry.name) | {"target": _kept_inside(real, entry)})
         else:
-            raise ModelError(f"{files.printable(entry.name)} in the model is a pipe, a socket or a device")
+            raise ModelError(f"{words.printable(entry.name)} in the model is a pipe, a socket or a device")
     # From the leaves up, so that no name is on the disk before what it names.
     for directory in reversed(directories):
         files.sync_directory(directory)
     return found, links
 
 
-def _check_is_ours(entry: files.Entry) -> None:
+def _check_is_ours(entry: trees.Entry) -> None:
     """A manifest of an earlier call, or copied from a published version, is written anew."""
     try:
         read_manifest(os.path.dirname(entry.path))
@@ -108,11 +108,11 @@ def _check_is_ours(entry: files.Entry) -> None:
         ) from None
 
 
-def _file(entry: files.Entry) -> dict[str, Any]:
+def _file(entry: trees.Entry) -> dict[str, Any]:
     try:
         digest, size = _digest(entry.path, durably=True)
     except Unwritable as error:
-        raise ModelError(f"{files.printable(entry.name)} in the model cannot be read") from error
+        raise ModelError(f"{words.printable(entry.name)} in the model cannot be read") from error
     return _named(entry.name) | {"size": size, "sha256": digest}
 
 
@@ -133,13 +133,13 @@ def _digest(path: str, *, durably: bool) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _kept_inside(real: str, entry: files.Entry) -> str:
+def _kept_inside(real: str, entry: trees.Entry) -> str:
     """Where a link points to, seen from itself; `ModelError` if outside of the model."""
     target = os.readlink(entry.path)
     reached = os.path.realpath(entry.path)
     if reached != real and not reached.startswith(real + os.sep):
         raise ModelError(
-            f"{files.printable(entry.name)} in the model links to {files.printable(target)}, outside of it",
+            f"{words.printable(entry.name)} in the model links to {words.printable(target)}, outside of it",
             hint="copy what it points to into TRAINQ_MODEL_DIR",
         )
     lexical = os.path.normpath(os.path.join(os.path.dirname(entry.name), target))
@@ -148,7 +148,7 @@ def _kept_inside(real: str, entry: files.Entry) -> str:
         anew = os.path.join(os.path.dirname(entry.path), files.temporary_name())
         files.symlink(target, anew)
         files.replace(anew, entry.path)
-    return files.printable(target)
+    return words.printable(target)
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -197,22 +197,22 @@ def read_manifest(directory: str) -> dict[str, Any]:
     try:
         manifest = json.loads(files.read_bytes(path))
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{files.printable(path)} is not a manifest: {error}") from error
+        raise Damaged(f"{words.printable(path)} is not a manifest: {error}") from error
     except OSError as error:
-        raise Damaged(f"{files.printable(directory)} has no manifest") from error
+        raise Damaged(f"{words.printable(directory)} has no manifest") from error
     if (
         not isinstance(manifest, dict)
         or manifest.get("schema") != SCHEMA
         or not isinstance(manifest.get("files"), list)
         or not isinstance(manifest.get("links"), list)
     ):
-        raise Damaged(f"{files.printable(path)} is not a manifest of trainq")
+        raise Damaged(f"{words.printable(path)} is not a manifest of trainq")
     return manifest
 
 
 def verify(directory: str, *, deep: bool = True) -> list[str]:
     """What is wrong with a version, one line each; empty if it is whole. `deep=False` compares sizes only."""
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         try:
             manifest = read_manifest(directory)
             wanted = {_path_of(entry): entry for entry in (*manifest["files"], *manifest["links"])}
@@ -221,19 +221,19 @@ def verify(directory: str, *, deep: bool = True) -> list[str]:
         except (KeyError, TypeError, ValueError) as error:
             return [f"{MANIFEST} holds an entry that cannot be read: {error}"]
         problems: list[str] = []
-        for entry in files.walk(directory):
+        for entry in trees.walk(directory):
             if entry.kind != "directory" and entry.name != MANIFEST:
                 problems += _compared(entry, wanted.pop(entry.name, None), deep=deep)
-        problems += [f"{files.printable(name)} is missing" for name in wanted]
+        problems += [f"{words.printable(name)} is missing" for name in wanted]
         return problems
 
 
-def _compared(entry: files.Entry, wanted: Mapping[str, Any] | None, *, deep: bool) -> Iterator[str]:
-    name = files.printable(entry.name)
+def _compared(entry: trees.Entry, wanted: Mapping[str, Any] | None, *, deep: bool) -> Iterator[str]:
+    name = words.printable(entry.name)
     if wanted is None:
         yield f"{name} is not in the manifest"
     elif "target" in wanted:
-        if entry.kind != "link" or files.printable(os.readlink(entry.path)) != wanted["target"]:
+        if entry.kind != "link" or words.printable(os.readlink(entry.path)) != wanted["target"]:
             yield f"{name} is not the link it was"
     elif entry.kind != "file":
         yield f"{name} is not a regular file any more"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts.manifest import MANIFEST
 from trainq.artifacts.paths import checked_key
-from trainq.base import crash, files
+from trainq.base import crash, files, oserrors, sharing, trees, words
 from trainq.base.errors import Storage
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ _RETIRED = ".retired"
 def stage(paths: Paths, job: int, attempt: int) -> str:
     """A fresh empty directory, private to this attempt, in which a job may make its model."""
     staged = os.path.join(paths.staging, f"{job:d}-{attempt:d}-{os.urandom(4).hex()}")
-    with files.reporting(staged):
+    with oserrors.reporting(staged):
         try:
-            files.make_own_directory(staged)
+            trees.make_own_directory(staged)
         except FileNotFoundError:
-            files.make_directories(paths.root, "models/.staging")
-            files.make_own_directory(staged)
+            trees.make_directories(paths.root, "models/.staging")
+            trees.make_own_directory(staged)
     return staged
 
 
@@ -57,9 +57,9 @@ def highest_version(paths: Paths, key: str) -> int:
 
 
 def _numbers(directory: str) -> list[int]:
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         try:
-            found = files.listed(directory)
+            found = trees.listed(directory)
         except FileNotFoundError:
             return []
     return sorted(number for name, kind in found if kind == "directory" and (number := _number(name)) is not None)
@@ -80,11 +80,11 @@ def place(paths: Paths, staged: str, key: str, version: int) -> str:
     """
     target = paths.version(key, version)
     if not files.is_there(os.path.join(staged, MANIFEST)):
-        raise Storage(f"{files.printable(staged)} has no manifest and cannot be published")
+        raise Storage(f"{words.printable(staged)} has no manifest and cannot be published")
     if staged == target:
         return target  # a turn before this one did it, and could not commit
-    with files.reporting(target):
-        files.make_directories(paths.models, checked_key(key))
+    with oserrors.reporting(target):
+        trees.make_directories(paths.models, checked_key(key))
         if files.is_there(target):
             raise FileExistsError(f"version {version} of this key stands already")
         try:
@@ -126,10 +126,10 @@ def put_aside(paths: Paths, key: str, version: int, *, retired: bool = False) ->
     """Put a version that no row names aside and give back where; None if there is none."""
     source = paths.version(key, version)
     target = os.path.join(paths.aside_key(key), f"@{version:d}-{os.urandom(4).hex()}{_RETIRED if retired else ''}")
-    with files.reporting(source):
+    with oserrors.reporting(source):
         if not files.is_there(source):
             return None
-        files.make_directories(paths.root, f"models/.aside/{checked_key(key)}")
+        trees.make_directories(paths.root, f"models/.aside/{checked_key(key)}")
         try:
             _move(source, target)
         except FileNotFoundError:
@@ -143,7 +143,7 @@ def sweep_retired(paths: Paths, key: str, before: float) -> None:
     be a result that could not be stored, and is the janitor's."""
     for path, name, _ in _entries(paths.aside_key(key)):
         is_old = all(left.changed_at <= before for left in _leftover(path, None, None))
-        if name.endswith(_RETIRED) and is_old and files.is_ours(path):
+        if name.endswith(_RETIRED) and is_old and sharing.is_ours(path):
             crash.point("sweep.retired")
             discard(paths, path)
 
@@ -154,14 +154,14 @@ def latest_on_disk(paths: Paths, key: str) -> int | None:
     found = files.status(link)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None  # or something else has the name: a hint that is not there is made anew
-    with files.reporting(link):
+    with oserrors.reporting(link):
         return _number(os.readlink(link))
 
 
 def point_latest(paths: Paths, key: str, version: int | None) -> None:
     """Let `@latest` point to this version (None: take it away). The old or the new one, never neither."""
     link = paths.latest(key)
-    with files.reporting(link):
+    with oserrors.reporting(link):
         if version is None:
             if files.remove(link):
                 files.sync_directory(paths.key(key))
@@ -194,9 +194,9 @@ def walk_keys(paths: Paths) -> Iterator[str]:
     waiting = [""]
     while waiting:
         key = waiting.pop()
-        with files.reporting(paths.models):
+        with oserrors.reporting(paths.models):
             try:
-                found = files.listed(os.path.join(paths.models, key))
+                found = trees.listed(os.path.join(paths.models, key))
             except FileNotFoundError:
                 continue
         directories = [name for name, kind in found if kind == "directory"]
@@ -236,9 +236,9 @@ def leftovers(paths: Paths) -> Iterator[Leftover]:
 
 def _entries(directory: str) -> list[tuple[str, str, str]]:
     """Path, name and kind of what lies there."""
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         try:
-            return [(os.path.join(directory, name), name, kind) for name, kind in files.listed(directory)]
+            return [(os.path.join(directory, name), name, kind) for name, kind in trees.listed(directory)]
         except FileNotFoundError:
             return []
 
@@ -253,6 +253,6 @@ def _leftover(path: str, job: int | None, attempt: int | None) -> Iterator[Lefto
 def discard(paths: Paths, path: str) -> bool:
     """Delete a staged directory or one that lies aside; false if it was gone. Never a visible one."""
     if not path.startswith((paths.staging + os.sep, paths.aside + os.sep)):
-        raise Storage(f"{files.printable(path)} is neither staged nor aside: it is not deleted")
-    with files.reporting(path):
-        return files.remove_tree(path)
+        raise Storage(f"{words.printable(path)} is neither staged nor aside: it is not deleted")
+    with oserrors.reporting(path):
+        return trees.remove_tree(path)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from trainq.base.errors import BadValue
-from trainq.base.files import printable
+from trainq.base.words import printable
 
 SPEC = ".spec"
 _NAME_MAX = 255

@@ -15,7 +15,7 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.artifacts.paths import SPEC
-from trainq.base import files
+from trainq.base import files, oserrors, sharing, trees, words
 from trainq.base.errors import BadValue, Denied
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Proof(NamedTuple):
 def write(paths: Paths, call: str, digests: Iterable[str]) -> None:
     """Leave the spec file of a submit call, over one that this call has left before; on the disk on return."""
     path = paths.spec(call)
-    with files.reporting(path):
+    with oserrors.reporting(path):
         files.write_durably(path, _HEAD + "".join(f"{digest}\n" for digest in digests).encode())
 
 
@@ -53,19 +53,19 @@ def read(paths: Paths, uid: str) -> Proof:
         raise Denied(error.message) from None
     except OSError as error:
         if error.errno not in _NOTHING:
-            raise files.explain(error) from error
+            raise oserrors.explain(error) from error
         raise Denied(
-            f"its spec file {files.printable(path)} cannot be opened: {os.strerror(error.errno).lower()}"
+            f"its spec file {words.printable(path)} cannot be opened: {os.strerror(error.errno).lower()}"
         ) from None
-    with files.reporting(path):
+    with oserrors.reporting(path):
         try:
             found = os.fstat(fd)
-            is_fit = stat.S_ISREG(found.st_mode) and not found.st_mode & files.OTHERS_WRITE
+            is_fit = stat.S_ISREG(found.st_mode) and not found.st_mode & sharing.OTHERS_WRITE
             digest = _read(fd, place) if is_fit else ""
         finally:
             os.close(fd)
     if not digest:
-        raise Denied(f"{files.printable(path)} is no spec file that tells of this job")
+        raise Denied(f"{words.printable(path)} is no spec file that tells of this job")
     return Proof(found.st_uid, digest)
 
 
@@ -80,10 +80,10 @@ def _read(fd: int, place: str) -> str:
 def drop(paths: Paths, call: str) -> bool:
     """Delete the spec file of a call that no row names; false if there was none."""
     path = paths.spec(call)
-    with files.reporting(path):
+    with oserrors.reporting(path):
         return files.remove(path)
 
 
 def kept(paths: Paths) -> list[str]:
     """The calls that have a spec file."""
-    return [name.removesuffix(SPEC) for name, _ in files.listed(paths.specs) if name.endswith(SPEC) and name[0] != "."]
+    return [name.removesuffix(SPEC) for name, _ in trees.listed(paths.specs) if name.endswith(SPEC) and name[0] != "."]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.base import files, hosts
+from trainq.base import files, hosts, oserrors, sharing, trees, words
 from trainq.base.errors import Denied
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_run(
     stderr = paths.stderr(job, attempt) if split_stderr else None
     named = paths.params(job, attempt) if params is not None else None
     directory = _own_directory(paths, job, paths.attempt(job, attempt))
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         if params is not None and named is not None:
             files.remove(named)
             files.write_new(named, params)
@@ -68,7 +68,7 @@ def open_run(
 def append_note(paths: Paths, job: int, attempt: int, text: str) -> None:
     """Add a line of trainq's own to an attempt's log: why it could not start, why it was stopped."""
     log = paths.log(job, attempt)
-    with files.reporting(log):
+    with oserrors.reporting(log):
         fd = files.open_append(log)
         try:
             files.write_all(fd, f"trainq: {text}\n".encode("utf-8", "surrogateescape"), log)
@@ -86,15 +86,15 @@ def _own_directory(paths: Paths, job: int, directory: str) -> str:
 
     On a group's queue others can put a directory there before: what lies in it is not gone on from, nor run.
     """
-    with files.reporting(directory):
-        is_for_group = files.is_for_group(paths.root)
+    with oserrors.reporting(directory):
+        is_for_group = sharing.is_for_group(paths.root)
         for path in (paths.run(job), directory):
-            if files.make_own_directory(path) or not is_for_group:
+            if trees.make_own_directory(path) or not is_for_group:
                 continue
             found = os.lstat(path)
-            if found.st_uid != os.geteuid() or found.st_mode & files.OTHERS_WRITE:
+            if found.st_uid != os.geteuid() or found.st_mode & sharing.OTHERS_WRITE:
                 raise Denied(
-                    f"{files.printable(path)} belongs to {hosts.known_as(found.st_uid)}, or others may write it:"
+                    f"{words.printable(path)} belongs to {hosts.known_as(found.st_uid)}, or others may write it:"
                     f" {hosts.known_as(os.geteuid())} runs nothing there"
                 )
     return directory
@@ -103,14 +103,14 @@ def _own_directory(paths: Paths, job: int, directory: str) -> str:
 def remove_run(paths: Paths, job: int) -> bool:
     """Delete all that a job's attempts left; false if there was nothing. Links are removed, not followed."""
     directory = paths.run(job)
-    with files.reporting(directory):
-        return files.remove_tree(directory)
+    with oserrors.reporting(directory):
+        return trees.remove_tree(directory)
 
 
 def runs(paths: Paths) -> list[int]:
     """The jobs that have a run directory, in order: for the janitor, who compares with the rows."""
     try:
-        found = files.listed(paths.runs)
+        found = trees.listed(paths.runs)
     except FileNotFoundError:
         return []
     return sorted(int(name) for name, _ in found if name.isascii() and name.isdecimal())
@@ -124,7 +124,7 @@ def unpacked(paths: Paths, job: int) -> list[tuple[int, str]]:
 
 def _attempts(directory: str) -> list[str]:
     try:
-        return [name for name, _ in files.listed(directory) if name.isascii() and name.isdecimal()]
+        return [name for name, _ in trees.listed(directory) if name.isascii() and name.isdecimal()]
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -136,7 +136,7 @@ def write_secret(paths: Paths, uid: str, variables: Mapping[str, str]) -> None:
     """
     entries = [f"{name}={value}\0" for name, value in variables.items()]
     path = paths.secret(uid)
-    with files.reporting(path):
+    with oserrors.reporting(path):
         files.write_durably(path, os.fsencode("".join(entries)), 0o600)
 
 
@@ -149,11 +149,11 @@ def read_secret(paths: Paths, uid: str) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise Denied(f"{files.printable(path)} belongs to another user, who alone may read it") from None
-    with files.reporting(path):
+        raise Denied(f"{words.printable(path)} belongs to another user, who alone may read it") from None
+    with oserrors.reporting(path):
         try:
             if os.fstat(fd).st_uid != os.geteuid():
-                raise Denied(f"{files.printable(path)} belongs to another user, whose values are not used")
+                raise Denied(f"{words.printable(path)} belongs to another user, whose values are not used")
             data = b"".join(files.blocks(fd, path))
         finally:
             os.close(fd)
@@ -164,5 +164,5 @@ def read_secret(paths: Paths, uid: str) -> dict[str, str] | None:
 def drop_secret(paths: Paths, uid: str) -> bool:
     """Delete the kept variables of a job that has ended; false if there were none."""
     path = paths.secret(uid)
-    with files.reporting(path):
+    with oserrors.reporting(path):
         return files.remove(path)

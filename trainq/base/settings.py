@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from trainq.base import files, hosts
+from trainq.base import hosts, sharing
 from trainq.base.errors import BadSettings, BadValue, Storage, UnsafeRoot, Unwritable
 from trainq.base.setting_rows import ROWS, SECTIONS, read_value, spelled
 from trainq.base.units import exact_duration
@@ -182,7 +182,7 @@ def _read(path: str) -> str:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise BadSettings(f"{path}: not a file")
-        if files.is_for_group(os.path.dirname(path)):
+        if sharing.is_for_group(os.path.dirname(path)):
             _require_owner(path, found)
         chunks = []
         while chunk := os.read(handle, 1 << 20):
@@ -209,7 +209,7 @@ def _require_owner(path: str, found: os.stat_result) -> None:
             f" {hosts.known_as(found.st_uid)}, or is a link",
             hint="whose queue it is writes it anew",
         )
-    if found.st_mode & files.OTHERS_WRITE:
+    if found.st_mode & sharing.OTHERS_WRITE:
         raise UnsafeRoot(f"{path}: others than its owner can write it", hint=f"chmod 0640 {path}")
 
 

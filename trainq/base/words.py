@@ -5,6 +5,7 @@ Whatever the text holds, what comes back is one printable line without undecodab
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,3 +38,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near is not None:
         return f"; did you mean {near}?"
     return "; known: " + ", ".join(words) if words else ""
+
+
+def printable(path: str) -> str:
+    """A path as one line of valid text, whatever its bytes."""
+    try:
+        text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no path: half a UTF-16 pair, as JSON can spell
+        text = path.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

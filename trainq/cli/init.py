@@ -27,7 +27,7 @@ def run(
     import shlex
 
     from trainq.base.errors import Usage
-    from trainq.base.files import printable
+    from trainq.base.words import printable
     from trainq.ops.queue import HIDDEN, found_from_here, init
 
     if shared and local:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainq.base.files import printable
+from trainq.base.words import printable
 from trainq.cli.answer import Table
 
 if TYPE_CHECKING:

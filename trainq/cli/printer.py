@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trainq.base.files import printable
+from trainq.base.words import printable
 from trainq.cli.answer import Answer, Silence, Table
 from trainq.cli.document import document
 from trainq.cli.layout import layout

@@ -6,9 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import TrainqError
-from trainq.base.files import explain as explain_os_error
-from trainq.base.files import printable
-from trainq.base.words import quoted
+from trainq.base.oserrors import explain as explain_os_error
+from trainq.base.words import printable, quoted
 from trainq.cli import printer
 from trainq.cli.document import document
 

@@ -108,8 +108,8 @@ def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[
     not fit waits for the next event, further lines are left out, and how many they were is said when it fits again.
     """
     from trainq.base import clock
-    from trainq.base.files import printable
     from trainq.base.units import local_short, rfc3339
+    from trainq.base.words import printable
     from trainq.cli import printer
     from trainq.cli.document import encode
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base import clock, files
 from trainq.base.errors import TrainqError
-from trainq.base.files import is_directory, printable
+from trainq.base.files import is_directory
 from trainq.base.mounts import mount_of
 from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
+from trainq.base.words import printable
 from trainq.ops.paused import warning
 from trainq.store import queues, reads
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq import wake
 from trainq.artifacts import datasets, models, runs
 from trainq.artifacts import proofs as spec_files
-from trainq.base import files, hosts
+from trainq.base import files, hosts, oserrors, sharing, trees
 from trainq.base.crash import point
 from trainq.base.errors import Denied, DiskFull, NotPossible, TrainqError
 from trainq.domain.states import ENDED
@@ -51,7 +51,7 @@ def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = Fa
     from filelock import FileLock, Timeout
 
     require_real_directories(queue)
-    mode = files.shared_mode(queue.paths.locks, 0o644)
+    mode = sharing.shared_mode(queue.paths.locks, 0o644)
     lock = FileLock(queue.paths.lock("janitor"), timeout=0, fallback_to_soft=False, mode=mode)
     try:
         with lock:
@@ -59,7 +59,7 @@ def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = Fa
     except Timeout:
         return Pass([], {}, [BUSY])
     except OSError as error:
-        raise files.explain(error, queue.paths.locks) from error
+        raise oserrors.explain(error, queue.paths.locks) from error
 
 
 def prune_selected(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry_run: bool = False) -> Pass:
@@ -252,7 +252,7 @@ class _Pass:
         for key in list(models.walk_keys(self.paths)):
             for version in models.versions_on_disk(self.paths, key):
                 path = self.paths.version(key, version)
-                if needed.is_before(path, before) and files.is_ours(path):
+                if needed.is_before(path, before) and sharing.is_ours(path):
                     self.attempt_to("orphaned models", self._put_aside, key, version, due=self._is_orphan)
             with self.session.reading() as tx:
                 newest = model_rows.one(tx, key, None)
@@ -279,7 +279,7 @@ class _Pass:
     def old_staging(self, before: float) -> None:
         """What lies staged or aside: not while its attempt runs, and a result that could not be stored as long as logs."""
         for left in list(models.leftovers(self.paths)):
-            if left.changed_at <= before and files.is_ours(left.path):
+            if left.changed_at <= before and sharing.is_ours(left.path):
                 self.attempt_to("unpublished models", self._discard, left, due=self._is_spent)
 
     def _is_spent(self, left: models.Leftover) -> bool:
@@ -294,7 +294,7 @@ class _Pass:
     def old_runs(self, before: float) -> None:
         """Run directories: while the job has a row, then `[keep] runs` from its end."""
         for number in runs.runs(self.paths):
-            if not files.is_ours(self.paths.run(number)):
+            if not sharing.is_ours(self.paths.run(number)):
                 continue
             with self.session.reading() as tx:
                 if reads.jobs(tx, [number]):
@@ -316,36 +316,36 @@ class _Pass:
         with self.session.reading() as tx:
             found = [each for each in found if not needed.is_in_use(tx, *each[:2], limit_s)]
         for _, _, directory in found:
-            if files.is_ours(directory):
-                self.attempt_to("unpacked training sets", files.remove_tree, directory)
+            if sharing.is_ours(directory):
+                self.attempt_to("unpacked training sets", trees.remove_tree, directory)
 
     def _changed_at(self, number: int) -> float:
         found = files.status(self.paths.run(number))
         return self.now if found is None else found.st_mtime
 
     def has_run(self, number: int) -> bool:
-        return files.is_there(self.paths.run(number)) and files.is_ours(self.paths.run(number))
+        return files.is_there(self.paths.run(number)) and sharing.is_ours(self.paths.run(number))
 
     def drop_run(self, number: int) -> bool:
-        return files.is_ours(self.paths.run(number)) and runs.remove_run(self.paths, number)
+        return sharing.is_ours(self.paths.run(number)) and runs.remove_run(self.paths, number)
 
     def ended_secrets(self, before: float) -> None:
         """Kept variables: of jobs that have ended whatever their age, of those that never came to be after their age."""
         for uid in secrets.kept(self.paths):
-            if not files.is_ours(self.paths.secret(uid)):
+            if not sharing.is_ours(self.paths.secret(uid)):
                 continue
             self.attempt_to("kept variables", secrets.drop, self.session, self.paths, uid, before, due=secrets.is_due)
 
     def stray_specs(self, before: float) -> None:
         """Spec files of calls whose jobs are all gone, or never came to be."""
         for call in spec_files.kept(self.paths):
-            if files.is_ours(self.paths.spec(call)):
+            if sharing.is_ours(self.paths.spec(call)):
                 self.attempt_to("spec files", proofs.drop, self.session, self.paths, call, before, due=proofs.is_due)
 
     def temporary_files(self, before: float) -> None:
         """What a crash left under a temporary name, where no other step looks."""
         for path in needed.unfinished(self.paths, before):
-            if files.is_ours(path):
+            if sharing.is_ours(path):
                 self.attempt_to("temporary files", files.remove, path)
 
 

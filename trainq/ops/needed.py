@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import manifest
-from trainq.base import files
+from trainq.base import files, trees
 from trainq.base.errors import Damaged
 from trainq.domain.states import ENDED
 from trainq.store import models as model_rows
@@ -36,7 +36,7 @@ def unfinished(paths: Paths, before: float) -> list[str]:
     return [
         path
         for directory in (paths.root, paths.specs)
-        for name, kind in files.listed(directory)
+        for name, kind in trees.listed(directory)
         if kind == "file" and files.is_temporary(name) and is_before(path := os.path.join(directory, name), before)
     ]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainq import wake
 from trainq.artifacts.paths import Paths
-from trainq.base import files, hosts
+from trainq.base import files, hosts, oserrors, sharing, trees, words
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
 from trainq.base.setting_rows import sample
@@ -72,7 +72,7 @@ class Queue:
     @cached_property
     def is_for_group(self) -> bool:
         """Whether it was made for a group."""
-        return files.is_for_group(self.paths.root)
+        return sharing.is_for_group(self.paths.root)
 
     @cached_property
     def owner_id(self) -> int:
@@ -144,16 +144,16 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         if named:
-            raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path)) from error
+            raise NoRoot(f"{words.printable(path)}: there is no queue here", hint=init_line(path)) from error
         queue.made = init(path).made
         found = os.stat(path)
     except OSError as error:
-        raise Unwritable(f"{files.printable(path)}: {error.strerror}") from error
+        raise Unwritable(f"{words.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
     try:
         os.stat(os.path.join(path, "."))
     except PermissionError as error:
-        raise Unwritable(f"{files.printable(path)}: this queue is not open to you") from error
+        raise Unwritable(f"{words.printable(path)}: this queue is not open to you") from error
     queue.mount = _mount(path, found)
     there = is_there(queue.paths)
     if not queue.is_shared and not queue.hears_all:
@@ -161,7 +161,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
         there = is_there(queue.paths)
     if not there:
         if named or os.path.dirname(path) != _home():
-            raise NoRoot(f"{files.printable(path)}: there is no queue here", hint=init_line(path))
+            raise NoRoot(f"{words.printable(path)}: there is no queue here", hint=init_line(path))
         queue.made = init(path).made
         is_there(queue.paths)
     if queue.mount is not None:
@@ -190,7 +190,7 @@ def _require_fit(queue: Queue, mount: Mount) -> None:
     from trainq.base.errors import UnsafeMount
     from trainq.base.mounts import require_honest
 
-    root = files.printable(queue.paths.root)
+    root = words.printable(queue.paths.root)
     if queue.is_shared:
         require_honest(root, mount)
     elif mount.is_remote:
@@ -204,7 +204,7 @@ def convert_line(root: str) -> str:
     """The command that makes a queue there one for several hosts."""
     import shlex
 
-    return f"trainq --root {shlex.quote(files.printable(root))} db convert --shared"
+    return f"trainq --root {shlex.quote(words.printable(root))} db convert --shared"
 
 
 def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
@@ -220,20 +220,20 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
         raise _no_server(None)
     paths = Paths(root)
     group_id = None if group is None else _group_id(group)
-    if files.make_directory(paths.root, 0o700):
+    if trees.make_directory(paths.root, 0o700):
         files.sync_directory(os.path.dirname(paths.root))
     if group_id is not None and not is_there(paths):
         _give(paths.root, group_id, 0o2770)
     found = os.stat(paths.root)
     _trust(paths.root, found, named=True)
-    is_for_group = files.is_for_group(paths.root)
+    is_for_group = sharing.is_for_group(paths.root)
     if is_for_group != (group is not None) and not is_there(paths):
-        raise UnsafeRoot(f"{files.printable(paths.root)}: a group can write here", hint="--group NAME, or chmod g-w")
+        raise UnsafeRoot(f"{words.printable(paths.root)}: a group can write here", hint="--group NAME, or chmod g-w")
     wanted = _mode_of(paths.root, found, mode)
     if not is_there(paths) and wanted == "shared":
         paths.database = paths.shared_database
     for directory in paths.directories():
-        files.make_directory(directory)
+        trees.make_directory(directory)
         if group_id is not None and not is_there(paths):
             _give(directory, group_id, 0o3770 if paths.is_kept_apart(directory) else 0o2770)
     point("init.directories")
@@ -253,11 +253,11 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     is_mode = "shared" if paths.database == paths.shared_database else "local"
     if mode is not None and mode != is_mode:
         raise NotPossible(
-            f"{files.printable(paths.root)}: already a {is_mode} queue",
+            f"{words.printable(paths.root)}: already a {is_mode} queue",
             hint=convert_line(paths.root) if mode == "shared" else None,
         )
     if group_id is not None and not (is_for_group and found.st_gid == group_id):
-        raise NotPossible(f"{files.printable(paths.root)}: already a queue, and not one of group {group}")
+        raise NotPossible(f"{words.printable(paths.root)}: already a queue, and not one of group {group}")
     return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None)
 
 
@@ -285,7 +285,7 @@ def _group_name(group_id: int) -> str:
 
 def _give(directory: str, group_id: int, mode: int) -> None:
     """Make a directory the group's. Whatever else can read it is not."""
-    with files.reporting(directory):
+    with oserrors.reporting(directory):
         os.chown(directory, -1, group_id)
         os.chmod(directory, mode)
 
@@ -303,10 +303,10 @@ def convert(root: str | None, mode: str) -> Made:
     try:
         found = os.stat(paths.root)
     except OSError as error:
-        raise NoRoot(f"{files.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
+        raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
     _trust(paths.root, found, named=named)
     if not is_there(paths):
-        raise NoRoot(f"{files.printable(paths.root)}: there is no queue here", hint=init_line(paths.root))
+        raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root))
     _mode_of(paths.root, found, mode)
     is_shared = paths.database == paths.shared_database
     if is_shared == (mode == "shared"):
@@ -329,9 +329,9 @@ def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:
     from trainq.base.errors import UnsafeMount
     from trainq.base.mounts import require_honest
 
-    require_honest(files.printable(root), mount)
+    require_honest(words.printable(root), mount)
     if mode == "local":
-        raise UnsafeMount(f"{files.printable(root)}: other hosts see it, too: this is {mount.kind}", hint="--shared")
+        raise UnsafeMount(f"{words.printable(root)}: other hosts see it, too: this is {mount.kind}", hint="--shared")
     return "shared"
 
 
@@ -340,7 +340,7 @@ def require_directories(queue: Queue) -> None:
     UnsafeRoot."""
     require_real_directories(queue)
     for path in queue.paths.directories():
-        name = files.printable(path)
+        name = words.printable(path)
         if not files.is_directory(path):
             raise Unwritable(f"{name}: this directory of the queue is missing", hint=init_line(queue.paths.root))
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -353,7 +353,7 @@ def require_real_directories(queue: Queue) -> None:
     for path in queue.paths.directories() if queue.is_for_group else ():
         if not _is_real(path, queue.owner_id):
             raise UnsafeRoot(
-                f"{files.printable(path)}: not the directory that {hosts.known_as(queue.owner_id)} made here",
+                f"{words.printable(path)}: not the directory that {hosts.known_as(queue.owner_id)} made here",
                 hint="look whose it is: ls -l",
             )
 
@@ -371,7 +371,7 @@ def init_line(root: str) -> str:
     """The command that makes a queue there."""
     import shlex
 
-    return f"trainq init {shlex.quote(files.printable(root))}"
+    return f"trainq init {shlex.quote(words.printable(root))}"
 
 
 def _no_server(config: str | None) -> Unsupported:
@@ -381,7 +381,7 @@ def _no_server(config: str | None) -> Unsupported:
 
 
 def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
-    name = files.printable(path)
+    name = words.printable(path)
     if not stat.S_ISDIR(found.st_mode):
         raise NoRoot(f"{name}: this is not a directory", hint="name another one")
     if found.st_mode & stat.S_IWOTH:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import runs
-from trainq.base import files
+from trainq.base import files, trees
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.store import jobs
@@ -28,7 +28,7 @@ def kept(paths: Paths) -> list[str]:
     """The uids of all jobs that have kept variables on the disk."""
     return [
         name.removesuffix(_SUFFIX)
-        for name, kind in files.listed(paths.specs)
+        for name, kind in trees.listed(paths.specs)
         if kind == "file" and name.endswith(_SUFFIX) and not files.is_temporary(name)
     ]
 

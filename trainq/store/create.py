@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 
-from trainq.base import clock, files
+from trainq.base import clock, files, sharing
 from trainq.base.crash import point
 from trainq.base.errors import GateBusy, NotPossible
 from trainq.domain.states import MOVES
@@ -37,7 +37,7 @@ def create(database: str, *, mode: str = "local") -> bool:
     try:
         with storage_errors(temporary):
             _build(temporary, mode)
-        os.chmod(temporary, files.shared_mode(os.path.dirname(database)))
+        os.chmod(temporary, sharing.shared_mode(os.path.dirname(database)))
         _sync(temporary)
         point("init.before_link")
         try:

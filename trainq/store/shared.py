@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainq.base import clock, files, runtime
+from trainq.base import clock, files, oserrors, runtime
 from trainq.base.crash import point
 from trainq.base.errors import GateBusy, MadeAnew, Storage, TrainqError, WentBack
 from trainq.store.driver import peewee, sqlite3
@@ -103,7 +103,7 @@ class SharedSession:
                 os.unlink(path)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk can still be read
-                raise files.explain(error, path) from error
+                raise oserrors.explain(error, path) from error
         return self.now()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from trainq.artifacts import manifest
-from trainq.base import clock, files
+from trainq.base import clock, words
 from trainq.base.crash import point
 from trainq.base.errors import Denied, TrainqError
 from trainq.domain.job import Outcome
@@ -305,8 +305,8 @@ class Attempt:
 
     def _not_started(self, event: Failed) -> None:
         spec = self.claimed.spec
-        program = files.printable(local.argv(spec)[0])
-        outcome = not_started(event.step, event.errno, program, files.printable(spec["cwd"]))
+        program = words.printable(local.argv(spec)[0])
+        outcome = not_started(event.step, event.errno, program, words.printable(spec["cwd"]))
         self._files.note(outcome.error or "")
         self._decide(outcome)
 
@@ -360,7 +360,7 @@ class Attempt:
         self.decision = None
         staged = self._publication.staged
         self._end(
-            "store", f"the model could not be published: {_text(error)}; it is kept in {files.printable(staged or '')}"
+            "store", f"the model could not be published: {_text(error)}; it is kept in {words.printable(staged or '')}"
         )
 
     def _end(self, cause: str, text: str) -> None:
@@ -430,8 +430,8 @@ _STOP_WORDS = {"timeout": "time"}
 def _text(error: BaseException) -> str:
     """The words of an error, as a row and a terminal can hold them."""
     if isinstance(error, TrainqError):
-        return files.printable(error.message)
+        return words.printable(error.message)
     if isinstance(error, OSError) and error.strerror:
-        where = f"{files.printable(error.filename)}: " if isinstance(error.filename, str) else ""
+        where = f"{words.printable(error.filename)}: " if isinstance(error.filename, str) else ""
         return f"{where}{error.strerror.lower()}"
-    return files.printable(f"{type(error).__name__}: {error}")
+    return words.printable(f"{type(error).__name__}: {error}")

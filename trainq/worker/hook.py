@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainq.base import files
+from trainq.base import words
 from trainq.domain.outcome import not_started
 from trainq.worker.keepers import Empty, Exited, Failed
 
@@ -31,7 +31,7 @@ class Hook:
     def heard(self, event: Event) -> None:
         """What the keeper said of it."""
         if isinstance(event, Failed):
-            self.end(not_started(event.step, event.errno, "/bin/sh", files.printable(self._cwd)).error)
+            self.end(not_started(event.step, event.errno, "/bin/sh", words.printable(self._cwd)).error)
         elif isinstance(event, Exited) and (event.code or event.signal):
             ended = f"exit {event.code}" if event.signal is None else f"signal {event.signal}"
             self.failed = self.failed or ended

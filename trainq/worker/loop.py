@@ -15,7 +15,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
-from trainq.base import clock, files, hosts
+from trainq.base import clock, hosts, sharing
 from trainq.base.crash import point
 from trainq.base.errors import MadeAnew, NotPossible, TrainqError
 from trainq.ops import secrets
@@ -147,7 +147,7 @@ class Worker:
         """A name that the user gave belongs to one worker at a time. Raises NotPossible when it is taken."""
         from filelock import FileLock, Timeout
 
-        mode = files.shared_mode(self.queue.paths.locks, 0o644)
+        mode = sharing.shared_mode(self.queue.paths.locks, 0o644)
         lock = FileLock(self.queue.paths.worker_lock(self.name), timeout=0, fallback_to_soft=False, mode=mode)
         try:
             lock.acquire()

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trainq.artifacts import checkpoints, datasets, logs, models, runs
-from trainq.base import clock, files
+from trainq.base import clock, trees
 from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
 from trainq.executors import local
@@ -97,7 +97,7 @@ class Preparation:
         # No name that a user can give has a "-" in it.
         own = name if name.isidentifier() else f"{name.strip('<>') or 'the'}-set"
         directory = os.path.join(self._unpacked, own)
-        files.make_directories(self.run.dir, os.path.relpath(directory, self.run.dir))
+        trees.make_directories(self.run.dir, os.path.relpath(directory, self.run.dir))
         target = os.path.join(directory, self.claimed.spec.get("files", {}).get(name) or "data")
         datasets.unpack(stored if stored is not None else self.place.paths.training_set(sha256), target, sha256, size)
         self._data[name] = target
@@ -177,7 +177,7 @@ class Preparation:
             return True
         paths = self.place.paths
         shared = [paths.runs] if self.claimed.row["model_key"] is None else [paths.runs, paths.staging]
-        return not all(map(files.takes_directories, shared))
+        return not all(map(trees.takes_directories, shared))
 
     def open_stdin(self) -> int:
         """What the job reads; the caller closes it."""
@@ -219,7 +219,7 @@ class Preparation:
     def remove_data(self) -> None:
         """Delete the unpacked training sets."""
         if self.run is not None:
-            files.remove_tree(self._unpacked)
+            trees.remove_tree(self._unpacked)
 
     @property
     def _unpacked(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import manifest
 from trainq.artifacts import models as model_files
-from trainq.base import files
+from trainq.base import sharing
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import NewModel
@@ -123,7 +123,7 @@ class Publication:
         elif self.staged is not None and not keep_staged:
             model_files.discard(self.paths, self.staged)
         for item in self.removed:
-            if files.is_ours(self.paths.version(item.key, item.version)):
+            if sharing.is_ours(self.paths.version(item.key, item.version)):
                 model_files.put_aside(self.paths, item.key, item.version, retired=True)
             point("publish.retired")
         model_files.sweep_retired(self.paths, self.claimed.row["model_key"], self.now() - self.file_grace_s)
