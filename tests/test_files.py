@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -11,8 +12,10 @@ import sys
 
 import pytest
 
+from trainq import wake
 from trainq.base import files, oserrors, trees
 from trainq.base.errors import DiskFull, Storage, TrainqError, Unwritable
+from trainq.job import checkpoint_files
 
 SICK = {
     "ENOSPC": DiskFull,
@@ -292,3 +295,75 @@ def test_a_tree_of_any_depth_goes(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
     assert trees.remove_tree(str(top))
     assert not top.exists()
+
+
+LENT = """
+import fcntl, os, signal, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("lent", flush=True)
+signal.sigwait([signal.SIGIO])
+time.sleep(float(sys.argv[2]))
+os.close(fd)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def lent(path, keeps_s=0.3):
+    """The file is lent to somebody who gives it back so long after it was called back, as an NFS or SMB client does."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LENT, path, str(keeps_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"lent\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        files.read_bytes,
+        lambda path: os.close(files.open_append(path)),
+        lambda path: os.close(files.open_shared(path)),
+        lambda path: files.read_past_cache(path, 10),
+        wake.read,
+        checkpoint_files._digest,
+    ],
+)
+def test_what_was_lent_is_waited_for(where, use):
+    """DESIGN 4: a file server's own processes meet what its clients were lent: not to block must not mean to fail."""
+    path = f"{where}/f"
+    files.write_durably(path, b"content")
+    with lent(path):
+        assert use(path) != b""
+
+
+def test_the_bell_is_rung_though_it_is_lent(where):
+    """DESIGN 4: a submit on the file server itself wakes a worker whose host was lent the bell."""
+    path = f"{where}/bell"
+    wake.ring(path)
+    before = wake.read(path)
+    with lent(path):
+        wake.ring(path)
+    assert wake.read(path) != before
+
+
+def test_what_is_never_given_back_is_an_error_in_the_end(where):
+    """DESIGN 4: it is waited for as long as the kernel does, and no longer."""
+    path = f"{where}/f"
+    files.write_durably(path, b"content")
+    with lent(path, 60), pytest.raises(BlockingIOError):
+        files.open_at_once(path, os.O_RDONLY, patience_s=0.2)
+
+
+def test_past_the_cache_it_is_the_same(where):
+    """DESIGN 4: what is read is what is there, short files and long ones, and where no direct reads are to be had."""
+    for content in (b"", b"short", b"x" * 10_000):
+        files.write_durably(f"{where}/f", content)
+        assert files.read_past_cache(f"{where}/f", 64) == content[:64]
+    with pytest.raises(FileNotFoundError):
+        files.read_past_cache(f"{where}/none", 64)

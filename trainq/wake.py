@@ -10,19 +10,20 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainq.base import sharing
+from trainq.base import files, sharing
 from trainq.base.errors import TrainqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # whatever lies there under the bell's name, nobody hangs at it
+_PATIENCE_S = 5.0
+"""A bell that some host was lent is waited for so long, and no longer: it is only a hint."""
 
 
 def ring(path: str) -> None:
     """Ring. Never fails: workers look by themselves within a poll."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
+        fd = files.open_at_once(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, patience_s=_PATIENCE_S)
         try:
             sharing.share(fd, path)
             os.pwrite(fd, b"%020d %010d\n" % (time.time_ns(), os.getpid()), 0)
@@ -32,18 +33,18 @@ def ring(path: str) -> None:
         pass  # the row is committed; a worker finds it at its next look
 
 
-def read(path: str) -> bytes:
-    """What the bell says now; empty when it is not there."""
+def read(path: str, *, past_cache: bool = False) -> bytes:
+    """What the bell says now; empty when it is not there. `past_cache`: on the file server, where there is one."""
     try:
-        fd = os.open(path, os.O_RDONLY | _FLAGS)
+        if past_cache:
+            return files.read_past_cache(path, 64)
+        fd = files.open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW, patience_s=_PATIENCE_S)
+        try:
+            return os.pread(fd, 64, 0)
+        finally:
+            os.close(fd)
     except OSError:
         return b""  # deleted or not yet rung: another value than before, or the same as before
-    try:
-        return os.pread(fd, 64, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 class Watch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import time
 
 from nfs import lab
@@ -86,6 +87,35 @@ def test_a_submit_wakes_and_a_cancel_reaches_another_host(queue):
             print(f"after {quiet_s} s: woken in {woken_s:.2f} s, reached in {reached_s:.2f} s; {wanted}")
             assert woken_s < 30
             assert reached_s < 30
+
+
+NEWS = """
+import sys, time
+from trainq.ops.queue import open_queue
+session = open_queue(sys.argv[1]).session
+for _ in range(4):
+    with session.writing() as tx:
+        tx.rows("INSERT OR REPLACE INTO queue(name) VALUES('news')")
+    seen, begin = session.changes(), time.monotonic()
+    print("in", flush=True)
+    while session.changes() == seen:
+        assert time.monotonic() - begin < 60
+        time.sleep(0.2)
+    print("heard", flush=True)
+"""
+
+
+def test_who_was_in_before_hears_of_the_next(queue):
+    """DESIGN 4: a host that has a file open for writing does not look whether others changed it, until it locks it. So
+    what is read without the lock is asked of the server."""
+    listener = subprocess.Popen(
+        [lab.NFSLAB, "on", "h1", "python3", "-c", NEWS, queue.root], stdout=subprocess.PIPE, text=True, cwd=lab.HOUSE
+    )
+    for _ in range(4):
+        assert listener.stdout.readline() == "in\n"
+        queue.submit("h2", "--", "true")
+        assert listener.stdout.readline() == "heard\n"
+    listener.communicate()
 
 
 def noted(path: str) -> float:

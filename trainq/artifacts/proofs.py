@@ -47,8 +47,8 @@ def read(paths: Paths, uid: str) -> Proof:
     call, _, place = uid.rpartition(".")
     try:
         path = paths.spec(call)
-        # Not a call of base/files: that this user may not read it is an answer here, not a sick storage.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # Not `open_regular`: that this user may not read it is an answer here, not a sick storage.
+        fd = files.open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     except BadValue as error:
         raise Denied(error.message) from None
     except OSError as error:

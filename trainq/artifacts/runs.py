@@ -144,8 +144,8 @@ def read_secret(paths: Paths, uid: str) -> dict[str, str] | None:
     """The kept variables of a job, None if there are none (any more); `Denied` if they are another user's."""
     path = paths.secret(uid)
     try:
-        # Not a call of base/files: that this user may not read it is an answer here, not a sick storage.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # Not `open_regular`: that this user may not read it is an answer here, not a sick storage.
+        fd = files.open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     except PermissionError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, Self
 
 from trainq.base import oserrors, sharing
@@ -24,6 +25,7 @@ BLOCK = 1 << 20
 """Bytes read or written at a time."""
 
 _TEMPORARY = ".new-"
+_LOOK_AGAIN_S = 0.02
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 # Some file systems (FUSE, CIFS) have nothing to sync for a directory, or for any file, and say so in one of
 # these ways. Such a file system gives no better promise than the write itself; every real failure has another
@@ -144,18 +146,37 @@ def open_new(path: str, mode: int | None = None) -> int:
     return _with_mode(fd, mode, path)
 
 
+LEASE_S = 60.0
+"""So long a lease is waited for; Linux breaks one after 45 s at most."""
+
+
+def open_at_once(path: str, flags: int, mode: int = 0o600, patience_s: float = LEASE_S) -> int:
+    """os.open that hangs at no pipe and follows no link, unless `flags` say otherwise. Errors as the system gives them.
+
+    Not to wait also means that a file which an NFS or SMB client was lent (a delegation, a lease) is refused with EAGAIN
+    while it is called back: that is waited for.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+        except BlockingIOError:
+            if time.monotonic() - began > patience_s:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
+
+
 def open_append(path: str, mode: int | None = None) -> int:
     """A descriptor that appends, of a file that is made if it is not there. A pipe in its place blocks nobody."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with oserrors.step(path):
-        fd = os.open(path, flags, 0o600)
+        fd = open_at_once(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
     return _with_mode(fd, mode, path)
 
 
 def open_shared(path: str) -> int:
     """A descriptor for reading and writing of a file that all who use the queue write, made if it is not there."""
     with oserrors.step(path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        fd = open_at_once(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     sharing.share(fd, path)
     return fd
 
@@ -179,9 +200,8 @@ def open_regular(path: str, *, follow: bool = False) -> int:
 
     Never blocks: a pipe without a writer is refused, not waited for.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     with oserrors.step(path):
-        fd = os.open(path, flags)
+        fd = open_at_once(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW))
     kind = os.fstat(fd).st_mode
     if stat.S_ISREG(kind):
         return fd
@@ -215,6 +235,33 @@ def read_bytes(path: str) -> bytes:
     fd = open_regular(path)
     try:
         return b"".join(blocks(fd, path))
+    finally:
+        os.close(fd)
+
+
+def read_past_cache(path: str, size: int) -> bytes:
+    """The first `size` bytes (a page at most) as the file server has them now, not as this host remembers them.
+
+    An NFS client that has a file open for writing, in whatever process, does not look whether others have changed it until
+    it locks it (measured; nfs_update_inode of Linux takes the change for its own). Where direct reads are not to be had,
+    it is an ordinary one. Errors as the system gives them.
+    """
+    import mmap
+
+    flags = os.O_RDONLY | os.O_NOFOLLOW
+    try:
+        fd = open_at_once(path, flags | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, mmap.PAGESIZE) as page:  # direct reads want aligned memory
+                return page[: min(size, os.preadv(fd, [page], 0))]
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    fd = open_at_once(path, flags)
+    try:
+        return os.pread(fd, size, 0)
     finally:
         os.close(fd)
 

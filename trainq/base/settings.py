@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from trainq.base import hosts, sharing
+from trainq.base import files, hosts, sharing
 from trainq.base.errors import BadSettings, BadValue, Storage, UnsafeRoot, Unwritable
 from trainq.base.setting_rows import ROWS, SECTIONS, read_value, spelled
 from trainq.base.units import exact_duration
@@ -171,7 +171,7 @@ def _read(path: str) -> str:
     import stat
 
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        handle = files.open_at_once(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except PermissionError:

@@ -36,6 +36,7 @@ SCHEMA = "trainq-checkpoint/1"
 _TEMPORARY = ".new-"
 _TAKEN = ".taken-"
 _BLOCK = 1 << 20
+_LEASE_S = 60.0
 # Some file systems have nothing to sync for a directory, or for any file; every real failure has another number.
 _NOTHING_TO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO})
@@ -230,9 +231,21 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "file" if entry.is_file(follow_symlinks=False) else "pipe, socket or device"
 
 
+def _open(path: str) -> int:
+    """For reading: no link is followed and no pipe waited for, only a file that some host was lent and has to give back."""
+    began = time.monotonic()
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except BlockingIOError:
+            if time.monotonic() - began > _LEASE_S:
+                raise
+            time.sleep(0.02)
+
+
 def _digest(path: str, *, durably: bool = False) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = _open(path)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.ENXIO, "not a regular file", path)
@@ -301,7 +314,7 @@ def is_bookkeeping(name: str) -> bool:
 def read(path: str) -> Read:
     """The manifest of a checkpoint. `Broken` if there is none of ours; `OSError` if it could not be looked at."""
     try:
-        fd = os.open(os.path.join(path, MANIFEST), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = _open(os.path.join(path, MANIFEST))
         with open(fd, "rb") as file:
             data = file.read()
     except OSError as error:

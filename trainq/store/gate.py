@@ -92,11 +92,7 @@ class Gate:
     def generation_from_outside(self) -> int:
         """The generation as it is now, without waiting for the gate; 0 before the first mark. Raises Storage."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                mark = _parsed(os.pread(fd, _TEXT, _TEXT))
-            finally:
-                os.close(fd)
+            mark = _parsed(files.read_past_cache(self.path, 2 * _TEXT)[_TEXT:])
         except FileNotFoundError:
             return 0
         except OSError as error:
@@ -179,7 +175,11 @@ class Gate:
 
     def _holder(self) -> str | None:
         """Who was in last, if it may be in still: whoever takes the lock without a gate writes no text."""
-        host, _, pid = os.pread(self._open(), _TEXT, 0).decode("utf-8", "replace").strip().partition(" ")
+        try:
+            text = files.read_past_cache(self.path, _TEXT) if self.is_shared else os.pread(self._open(), _TEXT, 0)
+        except OSError:
+            return None
+        host, _, pid = text.decode("utf-8", "replace").strip().partition(" ")
         if not (pid.isascii() and pid.isdigit()) or (host == hosts.hostname() and not _lives(int(pid))):
             return None
         return f"pid {pid} on {host}"

@@ -270,7 +270,10 @@ class Worker:
         Where a look costs as much as a turn, the bell alone is read, and a turn is taken at once.
         """
         try:
-            seen = wake.read(self.queue.paths.bell_number), self.session.changes() if self.session.is_cheap else 0
+            if self.session.is_cheap:
+                seen = wake.read(self.queue.paths.bell_number), self.session.changes()
+            else:
+                seen = wake.read(self.queue.paths.bell_number, past_cache=True), 0
             if seen == self._seen:
                 return
             if self.session.is_cheap or self._quarantine.why:
