@@ -16,7 +16,7 @@ import pytest
 from store_builders import finished, line, put, running, spawn, until
 
 from trainq.base import hosts
-from trainq.base.errors import GateBusy, NoLocks, Storage, Unwritable
+from trainq.base.errors import GateBusy, NoLocks, NoRoot, Storage, Unwritable
 from trainq.store import gate as gate_module
 from trainq.store.gate import Gate
 
@@ -347,7 +347,7 @@ def test_a_lock_file_that_cannot_be_opened(path, spoil, tmp_path):
         os.mkdir(path)
     else:
         os.symlink(tmp_path / "elsewhere", path)
-    with pytest.raises(Unwritable) as caught:
+    with pytest.raises(NoRoot if spoil == "no directory" else Unwritable) as caught:
         Gate(path, 1).enter()
     assert caught.value.exit == 6
     assert not os.path.exists(tmp_path / "elsewhere")
@@ -394,3 +394,33 @@ while time.monotonic() < end:
             assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     assert got
     assert missed
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_deleted_lock_file_is_no_gate(path, tmp_path, is_shared):
+    """Q60: whoever has the file open that was deleted comes in by the one that has its name now, and so does everybody."""
+    gate = Gate(path, 1, is_shared=is_shared)
+    gate.enter()
+    gate.leave()
+    os.unlink(path)
+    gate.enter()
+    with running(f"Gate(place.lock, 60, is_shared={is_shared}).enter(); say('in')", tmp_path) as process:
+        time.sleep(0.3)
+        assert process.poll() is None
+        gate.leave()
+        assert line(process) == "in"
+    gate.close()
+
+
+def test_who_waits_at_a_deleted_lock_file_goes_to_the_new_one(path, tmp_path):
+    """Q60: it was deleted while somebody waited: what he gets in the end is the gate of this name."""
+    with running(HOLD, tmp_path, stdin=-1) as holder:
+        assert line(holder) == "held"
+        with running("Gate(place.lock, 60).enter(); say('mine'); sys.stdin.readline()", tmp_path, stdin=-1) as waiter:
+            until(lambda: is_blocked(waiter.pid))
+            os.unlink(path)
+            holder.stdin.write("go\n")
+            holder.stdin.flush()
+            assert line(waiter) == "mine"
+            assert os.path.exists(path)
+            assert not is_free(path)

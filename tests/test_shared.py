@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import signal
+import sqlite3
 import time
 
 import pytest
@@ -115,7 +117,7 @@ def test_a_host_sends_one_to_the_gate_at_a_time(session, tmp_path):
 
 
 def test_who_is_stopped_in_line_is_passed(session, where, tmp_path):
-    """DESIGN 4: a process stopped before the gate keeps the others of its host for half of their patience, and no longer."""
+    """DESIGN 4: a process that stands still before the gate (^Z) keeps no other of its host waiting."""
     put(session)
     session.gate.enter()  # as another host does
     with running(SHARED + TURN, tmp_path, stdin=-1) as stopped:
@@ -123,8 +125,9 @@ def test_who_is_stopped_in_line_is_passed(session, where, tmp_path):
         stopped.send_signal(signal.SIGSTOP)
         until(lambda: status_of(stopped.pid) == "T")
         session.gate.leave()
-        patient = SharedSession(*where[:2], lock_wait_s=2)
+        patient, began = SharedSession(*where[:2], lock_wait_s=120), time.monotonic()
         put(patient)
+        assert time.monotonic() - began < 30
         patient.close()
         stopped.send_signal(signal.SIGCONT)
         assert line(stopped) == "in"
@@ -133,9 +136,69 @@ def test_who_is_stopped_in_line_is_passed(session, where, tmp_path):
         finished(stopped)
 
 
+def test_who_died_before_its_mark_is_heard_of(session, tmp_path, monkeypatch):
+    """DESIGN 4: the number at the gate is a hint: who waits for news goes in himself from time to time, and mends it."""
+    put(session)
+    seen = session.changes()
+    process = spawn(SHARED + "put(session)", tmp_path, crash="store.after_commit")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert session.changes() == seen
+    monkeypatch.setattr(shared, "LOOK_ANYWAY_S", 0.0)
+    assert session.changes() != seen
+
+
+def test_a_log_that_cannot_be_moved_to_the_tables_is_news_all_the_same(session, where, monkeypatch):
+    """DESIGN 4: what is committed is told, wherever it stands."""
+    put(session)
+    seen = session.changes()
+    real = shared.connected
+
+    class Failing:
+        def __init__(self, connection):
+            self._connection = connection
+
+        def __getattr__(self, name):
+            return getattr(self._connection, name)
+
+        def execute(self, sql, *more):
+            if "wal_checkpoint" in sql:
+                raise sqlite3.OperationalError("disk I/O error")
+            return self._connection.execute(sql, *more)
+
+    def opened(*words):
+        db = real(*words)
+        connection = Failing(db.connection())
+        db.connection = lambda: connection
+        return db
+
+    monkeypatch.setattr(shared, "connected", opened)
+    put(session)
+    assert session.changes() != seen
+    monkeypatch.undo()
+    assert ids(session) == [1, 2]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.ESTALE])
+def test_a_gate_that_cannot_be_unlocked(session, tmp_path, monkeypatch, number):
+    """DESIGN 4: what was committed before is not answered with an error; the lock goes with the descriptor."""
+    real = session.gate._lock
+
+    def lock(fd, how):
+        if how == fcntl.LOCK_UN:
+            raise OSError(number, os.strerror(number))
+        real(fd, how)
+
+    monkeypatch.setattr(session.gate, "_lock", lock)
+    put(session)
+    with running(SHARED + "put(session)\nsay('in')", tmp_path) as other:
+        assert line(other) == "in"
+    assert ids(session) == [1, 2]
+
+
 def test_where_no_line_can_be_there_is_none(where, monkeypatch):
     """DESIGN 4: without a directory of this user on this host the gate alone decides."""
-    monkeypatch.setattr(shared.runtime, "directory", lambda: None)
+    monkeypatch.setattr(shared.runtime, "common", lambda: None)
     session = where.session()
     put(session)
     assert ids(session) == [1]

@@ -11,6 +11,7 @@ import pytest
 from store_builders import job_row, line, new_job, place, put, running, settle, take, until
 
 from trainq.base import hosts
+from trainq.base.errors import Unsupported
 from trainq.domain.job import Outcome
 from trainq.ops import lost as ops_lost
 from trainq.ops.lost import take_back
@@ -223,3 +224,17 @@ def test_whoever_was_faster_the_next_attempt_is_not_touched(session, tmp_path, s
     assert again[0].poll() is None
     row = job_row(session, 1)
     assert (row["state"], row["attempt"]) == ("running", 2)
+
+
+def test_where_proc_cannot_be_judged_a_cancel_is_said_all_the_same(session, tmp_path, monkeypatch):
+    """Q22, DESIGN 5: that nothing can be proved of a worker only means that its beat has to stand still first."""
+    put(session)
+    dead_worker(session, tmp_path, 1)
+
+    def start_of(_pid):
+        raise Unsupported("/proc cannot be read: operation not permitted")
+
+    monkeypatch.setattr(hosts, "start_of", start_of)
+    assert take_back_from_the_dead(session) == []
+    with session.reading() as tx:
+        assert [ops_lost.is_alive(one) for one in ops_lost.held_here(tx)] == [True]

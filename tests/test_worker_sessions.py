@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 import time
 
@@ -57,7 +58,7 @@ def test_waiting_costs_nothing(tq):
         time.sleep(2.5)  # two polls in which it could have asked
         tq.ok("cancel", 1)
 
-    assert work(tq, on_event) == ["writing"] * (1 + 1 + 1 + 1 + 1)
+    assert work(tq, on_event) == ["writing"] * (1 + 1 + 1 + 1 + 1 + 1)  # its own bell is one of them
 
 
 @pytest.mark.parametrize("mode", ["local", "shared"])
@@ -120,3 +121,43 @@ def noted(session):
         opens = getattr(session, kind)
         setattr(session, kind, lambda kind=kind, opens=opens: seen.append(kind) or opens())
     return seen
+
+
+def test_a_job_that_waits_for_its_backoff_is_known_to_all(tq):
+    """Q61: an idle worker is told of it by the bell, or it would sleep on until its next beat."""
+    slow = {"TRAINQ_TIMES_ZOMBIE_AFTER": "1200s", "TRAINQ_TIMES_HOLDER_LIMIT": "600s"}
+    with tq.worker("--slots", "1", "--max-jobs", "1", env=slow) as first:
+        until(lambda: first.said("started"))
+        job = tq.submit("--retries", "1", "--backoff", "3s", "--", "sh", "-c", "sleep 2; false")
+        until(lambda: tq.state(job) == "running")
+        with tq.worker("--slots", "1", env=slow):
+            until(lambda: tq.state(job) == "held")
+            until(lambda: tq.state(job) in ("running", "errored"))
+
+
+@pytest.mark.parametrize("mode", ["local", "shared"])
+def test_a_worker_without_a_queue_can_be_stopped(tmp_path, mode):
+    """Q22: its root is deleted, and it is told to stop: there is nobody left to give its job back to."""
+    tq = Tq(tmp_path)
+    tq.ok("init", f"--{mode}", tq.root, root=None)
+    tq.submit("--", "sleep", "1000")
+    with tq.worker("--slots", "1", env={"TRAINQ_TIMES_HEARTBEAT": "1s", "TRAINQ_TIMES_POLL": "0.2s"}) as worker:
+        job = until(lambda: (tq.job(1)["attempt"] or {}).get("pid"))
+        shutil.rmtree(tq.root)
+        until(lambda: worker.said("trouble"))
+        worker.signal(signal.SIGTERM)
+        assert worker.process.wait(60) == 1
+    assert not alive(job)
+
+
+@pytest.mark.parametrize("mode", ["local", "shared"])
+def test_a_worker_until_idle_ends_without_a_queue(tmp_path, mode):
+    """Q14: who was told to work until nothing waits does not wait for a queue to come back."""
+    tq = Tq(tmp_path)
+    tq.ok("init", f"--{mode}", tq.root, root=None)
+    tq.submit("--", "sleep", "3")
+    times = {"TRAINQ_TIMES_HEARTBEAT": "1s", "TRAINQ_TIMES_POLL": "0.2s"}
+    with tq.worker("--slots", "1", "--until", "idle", env=times) as worker:
+        until(lambda: (tq.job(1)["attempt"] or {}).get("pid"))
+        shutil.rmtree(tq.root)
+        assert worker.process.wait(60) == 6

@@ -6,15 +6,18 @@ Run in the lab, whose processor is emulated: only what stands in one run is comp
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from nfs import lab
 from nfs.lab import HOSTS, MOUNT, until
+
+if TYPE_CHECKING:
+    import subprocess
 
 BARE = """
 import fcntl, os, sqlite3, sys, time
@@ -113,42 +116,67 @@ def contend(queue: lab.Queue, seconds: int = 60) -> None:
     )
 
 
+KILLER = """
+import os, random, signal, sys, time
+dice, kills = random.Random(int(sys.argv[2])), 0
+while not os.path.exists(sys.argv[1]):
+    time.sleep(dice.uniform(0.2, 1.5))
+    kind = dice.choice((b"trainq\\0--root", b"trail.py", b"trail.py", b"start_keepers"))
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline", "rb").read()
+        except OSError:
+            continue
+        if kind in words and (kind != b"trainq\\0--root" or b"\\0worker\\0" in words) and not words.startswith(b"env"):
+            found.append(int(pid))
+    if found:
+        os.kill(dice.choice(found), signal.SIGKILL)
+        kills += 1
+print(kills)
+"""
+
+
 def storm(jobs: int) -> None:
-    """So many jobs over 3 hosts and 6 workers, with kill -9 of workers and trainings at random: none lost, none double."""
+    """So many jobs over 3 hosts and 6 workers, with kill -9 of workers, keepers and trainings at random on each host: none
+    lost, none double."""
     queue = lab.Queue(f"storm-{os.getpid()}")
     queue.env["TRAINQ_LIMITS_MAX_ATTEMPTS"] = "1000"
     lab.on("h1", "trainq", "init", queue.root)
     trail = lab.put_trail()
-    lines = "\n".join(
-        f'{{"argv": ["python3", "{trail}", "1"], "retries": 1000, "retry_on": ["signal"], "backoff": "0s"}}'
-        for _ in range(jobs)
-    )
-    lab.sh(f"cat > /srv/q/storm.jsonl <<'END'\n{lines}\nEND")
+    line = f'{{"argv": ["python3", "{trail}", "2"], "retries": 1000, "retry_on": ["signal"], "backoff": "0s"}}'
+    lab.sh("cat > /srv/q/storm.jsonl <<'END'\n" + "\n".join([line] * jobs) + "\nEND")
     acknowledged = queue.ok("h1", "submit", "--from", f"{MOUNT}/storm.jsonl").out.split()
-    dice, kills, begin = random.Random(7), 0, time.monotonic()
-    running: dict[tuple[str, int], object] = {}
-    while True:
-        for host in HOSTS:
-            for n in range(2):
-                process = running.get((host, n))
-                if process is None or process.poll() is not None:  # type: ignore[attr-defined]
-                    running[host, n] = queue.start(host, "worker", "--slots", "1", "--until", "empty", "-q")
-        time.sleep(dice.uniform(2, 5))
-        counts = queue.ok("h1", "status", "--summary", "--json").json["counts"]
-        if not counts["pending"] + counts["running"] + counts["held"]:
-            break
-        host, what = dice.choice(HOSTS), dice.choice(("trainq.*worker", "trail.py", "start_keepers"))
-        kills += lab.on(host, "pkill", "-9", "-o" if what != "trail.py" else "-n", "-f", what).code == 0
-        if dice.random() < 0.2:
-            queue(dice.choice(HOSTS), "prune")
-        assert time.monotonic() - begin < 3000
+    begin, stop = time.monotonic(), f"{queue.root}-stop"
+    running: dict[tuple[str, int], subprocess.Popen[str]] = {}
+    with ThreadPoolExecutor(3) as pool:
+        killers = [
+            pool.submit(lab.on, host, "python3", "-c", KILLER, stop, str(n), timeout=3600)
+            for n, host in enumerate(HOSTS)
+        ]
+        try:
+            while True:
+                for key in ((host, n) for host in HOSTS for n in range(2)):
+                    if key not in running or running[key].poll() is not None:
+                        running[key] = queue.start(key[0], "worker", "--slots", "1", "--until", "empty", "-q")
+                time.sleep(3)
+                counts = queue.ok("h1", "status", "--summary", "--json").json["counts"]
+                if not counts["pending"] + counts["running"] + counts["held"]:
+                    break
+                queue("h3", "prune")
+                assert time.monotonic() - begin < 3000
+        finally:
+            lab.on("h1", "touch", stop)
+        kills = sum(int(each.result().out) for each in killers)
+    seconds = time.monotonic() - begin
     states = queue.ok("h1", "status", "--all", "--limit", "100000", "--json").json["items"]
     lost = {int(number) for number in acknowledged} - {job["id"] for job in states if job["state"] == "done"}
-    double = [number for number in acknowledged if not lab.are_apart(lab.spans(queue, int(number)))]
+    spans = lab.spans(queue)
+    double = [number for number in acknowledged if not lab.are_apart(spans[int(number)])]
     attempts = sum(job["attempt"]["n"] for job in states)
     print(
-        f"storm: {jobs} jobs, {attempts} attempts, {kills} kills in {time.monotonic() - begin:.0f} s:"
-        f" lost {len(lost)}, computed twice at once {len(double)}"
+        f"storm: {jobs} jobs, {attempts} attempts, {kills} kills in {seconds:.0f} s: lost {len(lost)}, computed twice at"
+        f" once {len(double)}, looked at {sum(map(len, spans.values()))} spans"
     )
     until(lambda: "trail.py" not in "".join(lab.on(host, "ps", "-ef").out for host in HOSTS))
     queue.end()

@@ -161,25 +161,24 @@ class Span(NamedTuple):
     end: float
 
 
-def spans(queue: Queue, job: int, pause_s: float = 1.0) -> list[Span]:
-    """When and where a job computed, in order."""
-    found, mark = [], f"{queue.root.rpartition('/')[2]}-{job}-"
+def spans(queue: Queue, pause_s: float = 1.0) -> dict[int, list[Span]]:
+    """When and where each job computed, in order."""
+    notes: dict[tuple[int, int, str, str], list[float]] = {}
+    mark = f"{queue.root.rpartition('/')[2]}-"
     for host in HOSTS:
-        listing = on(host, "sh", "-c", f"cd /tmp; for f in {mark}*; do echo $f; cat $f 2>/dev/null; done").out
-        attempt, begin, last = 0, 0.0, 0.0
-        for line in [*listing.split(), f"{mark}0-0"]:
-            if line.startswith(mark):
-                if begin:
-                    found.append(Span(host, attempt, begin, last))
-                number = line.removeprefix(mark).partition("-")[0]
-                attempt, begin = int(number) if number.isdigit() else 0, 0.0
-                continue
-            now = float(line)
-            if begin and now - last > pause_s:
-                found.append(Span(host, attempt, begin, last))
-                begin = now
-            begin, last = begin or now, now
-    return sorted(found, key=lambda span: span.begin)
+        listing = on(host, "sh", "-c", f"cd /tmp; grep -H . {mark}* 2>/dev/null").out
+        for path, _, moment in (line.partition(":") for line in listing.splitlines()):
+            job, attempt, pid = path.removeprefix(mark).split("-")
+            notes.setdefault((int(job), int(attempt), host, pid), []).append(float(moment))
+    found: dict[int, list[Span]] = {}
+    for (job, attempt, host, _), moments in notes.items():
+        begin = last = moments[0]
+        for moment in (*moments[1:], None):
+            if moment is None or moment - last > pause_s:
+                found.setdefault(job, []).append(Span(host, attempt, begin, last))
+                begin = moment or last
+            last = moment or last
+    return {job: sorted(each, key=lambda span: span.begin) for job, each in found.items()}
 
 
 def are_apart(found: list[Span]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainq.base import clock, hosts
 from trainq.base.crash import point
-from trainq.base.errors import TrainqError
+from trainq.base.errors import TrainqError, Unsupported
 from trainq.ops import strays
 from trainq.ops.sure import surely
 from trainq.store import lost, reads
@@ -56,8 +56,11 @@ def held_here(tx: Transaction) -> list[Held]:
 
 
 def is_alive(held: Held) -> bool:
-    """Whether the worker of a job that is held here is there still; costs a look at /proc."""
-    return hosts.is_same_process(held.pid, held.pid_start)
+    """Whether the worker of a job that is held here is there still, as far as can be told; costs a look at /proc."""
+    try:
+        return hosts.is_same_process(held.pid, held.pid_start)
+    except Unsupported:
+        return True  # a beat that stands still is what counts then
 
 
 def take_back_from_the_dead(session: Session, held: Sequence[Held]) -> list[Lost]:

@@ -1,6 +1,6 @@
 """The one gate: `queue.lock`, taken by every writing session before it touches the database.
 
-SQLite's own busy-wait starves writers for seconds; a blocking flock is fair. The wait is bounded by an interval timer
+SQLite's own busy-wait starves writers for seconds; a blocking lock is fair. The wait is bounded by an interval timer
 whose handler raises out of the blocked call. The holder leaves its host and pid in the file for whoever runs out of
 patience. The file is never deleted, and the kernel frees the lock when its holder dies.
 """
@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base import files, hosts
-from trainq.base.errors import GateBusy, NoLocks, Storage, Unsupported, Unwritable
+from trainq.base.errors import GateBusy, NoLocks, NoRoot, Storage, Unsupported, Unwritable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -59,15 +59,24 @@ class Gate:
         Raises GateBusy naming the holder, NoLocks when the file system has no locks, Unwritable when the lock file
         cannot be opened.
         """
-        fd = self._open()
-        if not self._take(fd):
-            self._wait(fd, self.wait_s - waited_s)
+        while True:
+            fd = self._open()
+            if not self._take(fd):
+                self._wait(fd, self.wait_s - waited_s)
+            if self._is_there(fd):
+                break
+            self.close()  # the file of this name is the gate, whatever was open
         try:
             os.pwrite(fd, self._text, 0)
             if self.is_shared:
                 os.fdatasync(fd)
         except OSError:
             pass  # a full disk: the lock is ours all the same, and who waits in vain reads an older name or none
+
+    def is_stopped(self) -> bool:
+        """Whether who was in last is a process of this host that stands still: ^Z, a debugger, a frozen job."""
+        last = self._last()
+        return last is not None and last[0] == hosts.hostname() and hosts.is_stopped(last[1])
 
     def try_enter(self) -> bool:
         """Whether the gate could be had at once; for who does not have it. Raises NoLocks, Unwritable, Storage."""
@@ -76,7 +85,10 @@ class Gate:
     def leave(self) -> None:
         """Let the next one in."""
         if self._fd is not None:
-            self._lock(self._fd, fcntl.LOCK_UN)
+            try:
+                self._lock(self._fd, fcntl.LOCK_UN)
+            except OSError:
+                self.close()  # what was done inside is done; the lock goes with the descriptor
 
     def mark(self) -> Mark | None:
         """The mark, for who holds the gate; None before the first one. Raises Storage."""
@@ -102,16 +114,31 @@ class Gate:
     def close(self) -> None:
         """Drop the descriptor, and the lock with it."""
         if self._fd is not None:
-            os.close(self._fd)
+            try:
+                os.close(self._fd)
+            except OSError:
+                pass  # the descriptor is gone all the same: close(2)
             self._fd = None
 
     def _open(self) -> int:
         if self._fd is None:
             try:
                 self._fd = files.open_shared(self.path)
+            except FileNotFoundError as error:
+                raise NoRoot(f"{os.path.dirname(self.path)}: there is no queue here") from error
             except OSError as error:
                 raise Unwritable(f"{self.path}: the queue's lock cannot be opened: {error.strerror}") from error
         return self._fd
+
+    def _is_there(self, fd: int) -> bool:
+        """Whether the file has its name still: somebody may have deleted it, and others have made it anew."""
+        try:
+            return os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(fd))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self.leave()
+            raise Storage(f"{self.path}: {error.strerror}") from error
 
     def _take(self, fd: int) -> bool:
         """Whether the lock is ours now. Asking for what is ours already is harmless."""
@@ -175,14 +202,19 @@ class Gate:
 
     def _holder(self) -> str | None:
         """Who was in last, if it may be in still: whoever takes the lock without a gate writes no text."""
+        last = self._last()
+        if last is None or (last[0] == hosts.hostname() and not _lives(last[1])):
+            return None
+        return f"pid {last[1]} on {last[0]}"
+
+    def _last(self) -> tuple[str, int] | None:
+        """Host and pid of who was in last."""
         try:
             text = files.read_past_cache(self.path, _TEXT) if self.is_shared else os.pread(self._open(), _TEXT, 0)
         except OSError:
             return None
         host, _, pid = text.decode("utf-8", "replace").strip().partition(" ")
-        if not (pid.isascii() and pid.isdigit()) or (host == hosts.hostname() and not _lives(int(pid))):
-            return None
-        return f"pid {pid} on {host}"
+        return (host, int(pid)) if pid.isascii() and pid.isdigit() else None
 
     def _no_locks(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):

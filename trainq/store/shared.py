@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainq.base import clock, files, oserrors, runtime
 from trainq.base.crash import point
-from trainq.base.errors import GateBusy, MadeAnew, Storage, TrainqError, WentBack
+from trainq.base.errors import GateBusy, MadeAnew, NoRoot, Storage, TrainqError, WentBack
 from trainq.store.driver import peewee, sqlite3
 from trainq.store.gate import Gate
 from trainq.store.session import Transaction, Unsure, connected, require_ours, storage_errors, translate
@@ -23,6 +23,8 @@ from trainq.store.session import Transaction, Unsure, connected, require_ours, s
 if TYPE_CHECKING:
     from types import TracebackType
 
+LOOK_ANYWAY_S = 30.0
+"""Who died between its commit and its mark at the gate left old news there: who waits goes in himself so often."""
 HOLD_S = 60.0
 """No session holds the gate longer: who does was suspended, or its storage hangs, and others may have come in."""
 _LOOK_AGAIN_S = 0.1
@@ -39,26 +41,32 @@ class SharedSession:
         self.gate = Gate(lock, lock_wait_s, is_shared=True)
         self._line = _line_before(lock, lock_wait_s)
         self.uuid: str | None = None  # of the queue that was opened first
+        self.visited_at = clock.boot_s()
         self._ahead_s = 0.0  # of the file server's clock before ours
 
     def enter(self) -> None:
-        """Wait for the gate in the line of this host. Raises as the gate does.
+        """Wait for the gate, in this user's line on this host. Raises as the gate does.
 
         A file server lets in who asks at the right moment, so of many processes some would wait for a long time; a
-        host's own lock goes in turn, and leaves one of each host at the server. Who stands in line may be stopped: then
-        the others go past it.
+        host's own lock goes in turn, and leaves one of them at the server.
         """
         began = time.monotonic()
-        if self._line is not None:
-            try:
-                self._line.enter()
-            except TrainqError:
-                pass  # out of turn, but not for that reason never
+        self._stand_in_line()
         try:
             self.gate.enter(time.monotonic() - began)
         except BaseException:
             self._leave_line()
             raise
+
+    def _stand_in_line(self) -> None:
+        """Who is first in it may be stopped, or take too long: then the others go past."""
+        if self._line is None:
+            return
+        try:
+            if self._line.try_enter() or not self._line.is_stopped():
+                self._line.enter()
+        except TrainqError:
+            pass  # out of turn, but not for that reason never
 
     def leave(self) -> None:
         """Let the next one in."""
@@ -85,6 +93,12 @@ class SharedSession:
 
     def changes(self) -> int:
         """The generation that the last commit left at the gate: one open, read and close."""
+        if clock.boot_s() - self.visited_at > LOOK_ANYWAY_S:
+            try:
+                with self.reading():
+                    pass  # it mends the mark
+            except TrainqError:
+                pass  # what is in the way is told by who wants in
         return self.gate.generation_from_outside()
 
     def now(self) -> float:
@@ -101,6 +115,8 @@ class SharedSession:
             finally:
                 os.close(fd)
                 os.unlink(path)
+        except FileNotFoundError as error:
+            raise NoRoot(f"{os.path.dirname(path)}: there is no queue here") from error
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk can still be read
                 raise oserrors.explain(error, path) from error
@@ -119,7 +135,7 @@ class SharedSession:
 
 def _line_before(lock: str, lock_wait_s: float) -> Gate | None:
     """Where this user's processes on this host wait for their turn at a gate; none where there is no place for it."""
-    directory = runtime.directory()
+    directory = runtime.common()
     if directory is None:
         return None
     name = hashlib.sha256(os.fsencode(os.path.realpath(lock))).hexdigest()[:16]
@@ -141,7 +157,7 @@ class _Visit:
     def __enter__(self) -> Transaction:
         session = self._session
         session.enter()
-        self._entered_at = clock.boot_s()
+        self._entered_at = session.visited_at = clock.boot_s()
         try:
             now = session.ask_time()
             with storage_errors(session.database):
@@ -174,12 +190,20 @@ class _Visit:
         if session.uuid is not None and facts["uuid"] != session.uuid:
             raise MadeAnew(f"{session.database}: deleted and made anew since it was opened")
         session.uuid = facts["uuid"]
-        mark = session.gate.mark()
-        if mark is None:
-            return False
-        if mark.uuid != facts["uuid"]:
+        mark, generation = session.gate.mark(), int(facts["generation"])
+        if mark is not None and mark.uuid != facts["uuid"]:
             raise Storage(f"{session.database}: its lock file is that of another queue")
-        return mark.generation > int(facts["generation"])
+        if mark is None or mark.generation < generation:
+            self._leave_mark(generation)  # who committed this died before it could
+        return mark is not None and mark.generation > generation
+
+    def _leave_mark(self, generation: int) -> None:
+        session = self._session
+        assert session.uuid is not None
+        try:
+            session.gate.leave_mark(session.uuid, generation)
+        except (TrainqError, OSError):
+            pass  # whoever comes next finds the tables newer than the mark, and writes it
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         session = self._session
@@ -206,7 +230,7 @@ class _Visit:
             run("ROLLBACK")
             raise GateBusy(f"{self._session.database}: held for {held_s:.0f} s, and so given up", hint="type it again")
         run("UPDATE meta SET v = v + 1 WHERE k = 'generation'")
-        uuid, generation = (run("SELECT v FROM meta WHERE k = ?", (k,)).fetchone()[0] for k in ("uuid", "generation"))
+        generation = int(run("SELECT v FROM meta WHERE k = 'generation'").fetchone()[0])
         point("store.before_commit")
         try:
             run("COMMIT")
@@ -219,9 +243,9 @@ class _Visit:
         try:  # from here on it is durable, in the log if not in the tables
             run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._close()
-            self._session.gate.leave_mark(uuid, int(generation))
-        except (sqlite3.Error, peewee.PeeweeException, TrainqError, OSError):
+        except (sqlite3.Error, peewee.PeeweeException):
             pass  # the next session reads the log
+        self._leave_mark(generation)
 
     def _close(self) -> None:
         if self._db is not None:

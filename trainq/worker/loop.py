@@ -29,6 +29,7 @@ from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
+from trainq.worker.outage import Outage
 from trainq.worker.place import Place
 from trainq.worker.quarantine import Quarantine
 from trainq.worker.slots import Slot, Slots
@@ -79,8 +80,8 @@ class Worker:
         self._waits = True  # something that keeps a worker `--until` from its end
         self._ended_uids: list[str] = []  # of jobs whose kept variables can go
         self._adrift = False
-        self._made_anew: MadeAnew | None = None  # another queue stands in this one's place
-        self._failing = False  # the last turn could not be taken
+        self._outage = Outage()
+        self._is_told = False  # to stop, by a signal
         # What only people read waits for the beat where every write costs others their turn.
         self._fresh_s, self._start_s = (
             (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, SHARED_START_S)
@@ -90,7 +91,7 @@ class Worker:
     # life ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Report:
-        """Work until told to end. Raises what makes a worker impossible: no queue, or another one in its place, no keepers."""
+        """Work until told to end. Raises what makes a worker impossible: no queue any more, or another one, or no keepers."""
         with contextlib.ExitStack() as opened:
             self._open(opened)
             while not self._is_finished():
@@ -99,8 +100,8 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
-        if self._made_anew is not None:
-            raise self._made_anew
+        if self._outage.error is not None and self._outage.is_without_root and not self._is_told:
+            raise self._outage.error
         return self._teller.ended(self._lost_claims, self._quarantine.why)
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -168,7 +169,7 @@ class Worker:
             return True
         if self._attempts() or self._inbox.slow_jobs or self._may_hold_unknown():
             return False
-        if self._stopping or not self._has_wishes():
+        if self._stopping or not self.options.allow_more(self._claims):
             return True
         if self._quarantine.why:
             return self.options.until is not None
@@ -186,25 +187,23 @@ class Worker:
         return self._adrift
 
     def _is_beyond_hope(self) -> bool:
-        """Told to end at once, nothing runs, and the storage takes no word: whoever comes next takes the jobs back."""
-        if self._stopping != _KILL or not self._failing or not all(one.over or one.lost for one in self._attempts()):
+        """It is to end, nothing runs, and the storage takes no word: whoever comes next takes the jobs back."""
+        outage = self._outage
+        if outage.error is None or not all(one.over or one.lost for one in self._attempts()):
+            return False
+        is_stopped = self._stopping == _KILL or (self._stopping and outage.lasts(self.times.holder_limit))
+        is_gone = outage.is_without_root and (self._stopping or self.options.is_finite)
+        if not (is_stopped or is_gone):
             return False
         self._lost_claims += sum(not one.lost for one in self._attempts())
         return True
-
-    def _has_wishes(self) -> bool:
-        """Whether it may claim still, by number and by time."""
-        options = self.options
-        if options.max_jobs is not None and self._claims >= options.max_jobs:
-            return False
-        return options.until_at is None or clock.now() < options.until_at
 
     def _attempts(self) -> list[Attempt]:
         return self._slots.attempts()
 
     def _takes_more(self) -> bool:
         """Whether it may claim at all; not even in the turn that settles what brings it into quarantine."""
-        if self._stopping or self._quarantine.why or not self._has_wishes():
+        if self._stopping or self._quarantine.why or not self.options.allow_more(self._claims):
             return False
         return not self._quarantine.is_near(attempt for attempt in self._attempts() if attempt.over)
 
@@ -226,7 +225,7 @@ class Worker:
             due += [at for at in (attempt.due_at(), attempt.report_at(self._fresh_s, self._start_s)) if at is not None]
         if self._due_at is not None:
             due.append(now + max(0.0, self._due_at - self.session.now()))
-        if self.options.until_at is not None and self._has_wishes():
+        if self.options.until_at is not None and self.options.allow_more(self._claims):
             due.append(now + max(0.0, self.options.until_at - clock.now()))
         return max(0.0, min(due) - now)
 
@@ -314,6 +313,7 @@ class Worker:
         """INT drains, TERM and HUP stop; once more is the next step."""
         first = _DRAIN if number == signal.SIGINT else _STOP
         self._stopping = max(first, min(self._stopping + 1, _KILL))
+        self._is_told = True
         self._beat_at = 0.0  # its row tells at once that it takes no more
         if self._stopping == _DRAIN:
             self._teller.say("draining", running=len(self._attempts()))
@@ -341,7 +341,8 @@ class Worker:
             return
         turn.mark(done)
         self._teller.is_well()
-        self._failing = self._adrift = self._may_be_work = False
+        self._adrift = self._may_be_work = False
+        self._outage.is_over()
         self._due_at, self._waits = done.next_due, done.waits
         self._ended_uids.clear()
         self._quarantine.is_written = self._quarantine.why is not None
@@ -359,7 +360,9 @@ class Worker:
         self._take_back(done)
         if any(one.state != "pending" for one in done.found):
             secrets.drop_ended(self.session, self.queue.paths)
-        if done.found or any(one.decision is not None and one.decision.state == "pending" for one in done.settled):
+        if done.found or any(
+            one.decision is not None and one.decision.state in ("pending", "held") for one in done.settled
+        ):
             wake.ring(self.queue.paths.bell_number)
 
     def _beat_every_s(self) -> float:
@@ -393,9 +396,9 @@ class Worker:
 
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
-        self._failing = True
-        if isinstance(error, MadeAnew):  # the same numbers mean other jobs there: nothing of these is of use
-            self._made_anew, self._stopping = error, _KILL
+        self._outage.met(error)
+        if self._outage.is_for_good(finite=self.options.is_finite, patience_s=self.times.zombie_after):
+            self._stopping = _KILL
             self._lost_claims += len(attempts)
             for attempt in attempts:
                 attempt.lose()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.base import clock
+
 if TYPE_CHECKING:
     from collections import Counter, deque
     from collections.abc import Callable
@@ -24,6 +26,17 @@ class Options(NamedTuple):
     until_at: float | None = None  # wall clock
     users: tuple[int, ...] | None = None  # whose jobs it runs; None: everybody's, the queue being one user's
     on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the worker ends by itself some time."""
+        return self.until is not None or self.until_at is not None or self.max_jobs is not None
+
+    def allow_more(self, claims: int) -> bool:
+        """Whether it may claim after so many, by number and by time."""
+        if self.max_jobs is not None and claims >= self.max_jobs:
+            return False
+        return self.until_at is None or clock.now() < self.until_at
 
 
 class Place(NamedTuple):
