@@ -1,0 +1,114 @@
+"""Making a queue and changing its mode: all of it or nothing, also where there is no room, and never under anybody's hands."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+
+import pytest
+from e2e.kit import Tq
+from store_builders import is_sound
+
+KIB = 1024
+
+
+@contextlib.contextmanager
+def disk(directory, kib):
+    """A file system of its own, this small, in the directory."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"mode=700,size={kib}k", "tmpfs", directory], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+def fill(directory, but_kib):
+    """Take all room of a file system but this much; the file that takes it."""
+    path = os.path.join(directory, "ballast")
+    found = os.statvfs(directory)
+    size = found.f_bavail * found.f_frsize - but_kib * KIB
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    return path
+
+
+@pytest.fixture
+def tq(tmp_path):
+    """The command on a root that is a directory, not a queue."""
+    command = Tq(tmp_path)
+    os.mkdir(command.root)
+    return command
+
+
+@pytest.mark.parametrize("free_kib", range(40, 400, 40))
+def test_a_queue_is_made_whole_or_not_at_all(tq, free_kib):
+    """Q63: with hardly any room either a queue that can be used, or "no room" and no queue; with room it is then made."""
+    with disk(tq.root, 2048):
+        ballast = fill(tq.root, free_kib)
+        done = tq("init", "--local", tq.root, root=None)
+        is_made = os.path.exists(f"{tq.root}/queue.sqlite")
+        if done.code == 0:
+            assert is_sound(f"{tq.root}/queue.sqlite")
+        else:
+            assert (done.code, "no room" in done.err or "no space" in done.err, is_made) == (6, True, False), done
+        os.unlink(ballast)
+        tq.ok("init", "--local", tq.root, root=None)
+        assert tq.submit("--", "true") == 1
+        assert [name for name in os.listdir(tq.root) if name.startswith(".new-")] == []
+
+
+@pytest.mark.parametrize("free_kib", [0, 24, 96])
+def test_a_queue_is_converted_whole_or_not_at_all(tq, free_kib):
+    """Q63: what stands in the log alone is not lost for want of room: the queue stays what it was, and says so."""
+    with disk(tq.root, 6 * 1024):
+        tq.ok("init", "--local", tq.root, root=None)
+        line = json.dumps({"argv": ["true", "x" * 4000]}) + "\n"
+        for _ in range(6):
+            tq.ok("submit", "--from", "-", input=line * 30)
+        assert os.stat(f"{tq.root}/queue.sqlite-wal").st_size > 500 * KIB
+        ballast = fill(tq.root, free_kib)
+        refused = tq("db", "convert", "--shared")
+        assert (refused.code, "no room" in refused.err) == (6, True), refused
+        assert not os.path.exists(f"{tq.root}/shared.sqlite")
+        os.unlink(ballast)
+        assert len(tq.jobs()) == 180
+        tq.ok("db", "convert", "--shared")
+        assert len(tq.jobs()) == 180
+        assert is_sound(f"{tq.root}/shared.sqlite")
+
+
+def test_a_log_without_its_database_is_not_given_another(tq):
+    """Q63: what is left of a deleted queue would be written into the new one, so it is named and stays where it is."""
+    for made, other in (("local", "queue.sqlite"), ("shared", "shared.sqlite")):
+        root = f"{tq.root}/{made}"
+        tq.ok("init", "--local", root, root=None)
+        tq.ok("submit", "--", "true", root=root)
+        log = f"{root}/{other}-wal"
+        os.rename(f"{root}/queue.sqlite", f"{root}/aside")
+        os.rename(f"{root}/queue.sqlite-wal", log)
+        refused = tq("init", f"--{made}", root, root=None)
+        assert (refused.code, f"{log}: " in refused.err) == (6, True), refused
+        os.rename(f"{root}/aside", f"{root}/queue.sqlite")
+        if made == "shared":
+            refused = tq("db", "convert", "--shared", root=root)
+            assert (refused.code, f"{log}: " in refused.err) == (6, True), refused
+            assert os.path.exists(f"{root}/queue.sqlite")
+        assert os.stat(log).st_size > 0
+
+
+def test_no_database_is_written_over(tq):
+    """Where there are two databases, as nobody should make them, converting one does not end the other."""
+    tq.ok("init", "--local", tq.root, root=None)
+    with open(f"{tq.root}/shared.sqlite", "wb") as file:
+        file.write(b"not to be touched")
+    refused = tq("db", "convert", "--shared")
+    assert (refused.code, "shared.sqlite: there is one already" in refused.err) == (4, True), refused
+    with open(f"{tq.root}/shared.sqlite", "rb") as file:
+        assert file.read() == b"not to be touched"
+    assert tq.submit("--", "true") == 1
