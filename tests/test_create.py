@@ -112,3 +112,24 @@ def test_no_database_is_written_over(tq):
     with open(f"{tq.root}/shared.sqlite", "rb") as file:
         assert file.read() == b"not to be touched"
     assert tq.submit("--", "true") == 1
+
+
+def test_a_link_in_the_place_of_the_database_is_told(tq):
+    """DESIGN 8: wherever it leads, it is neither used nor taken for nothing, and no queue is made over it."""
+    tq.ok("init", "--local", f"{tq.root}/private", root=None)
+    tq.ok("init", "--local", f"{tq.root}/group", root=None)
+    os.unlink(f"{tq.root}/group/queue.sqlite")
+    for name in ("queue.sqlite", "shared.sqlite"):
+        for leads_to in ("../private/queue.sqlite", "nowhere"):
+            os.symlink(leads_to, f"{tq.root}/group/{name}")
+            for words in (
+                ("status",),
+                ("submit", "--", "true"),
+                ("init", f"{tq.root}/group"),
+                ("db", "convert", "--local"),
+            ):
+                done = tq(*words, root=f"{tq.root}/group")
+                if words[0] != "db" or name == "shared.sqlite":
+                    assert (done.code, f"{name}: this is a link, not a queue" in done.err) == (6, True), done
+            os.unlink(f"{tq.root}/group/{name}")
+    assert tq.ok("status", "--all", "--json", root=f"{tq.root}/private").json["items"] == []

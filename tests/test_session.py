@@ -28,7 +28,7 @@ from store_builders import (
 from trainq.base.errors import Damaged, DiskFull, GateBusy, NewerSchema, NoRoot, TrainqError
 from trainq.store import jobs
 from trainq.store.gate import Gate
-from trainq.store.session import APPLICATION_ID, SCHEMA, LocalSession, Unsure
+from trainq.store.session import APPLICATION_ID, SCHEMA, LocalSession, Unsure, connected
 
 ROOT = os.getuid() == 0
 BIG = "x" * 200_000
@@ -129,8 +129,10 @@ def test_a_newer_schema(where):
     with looked_at(where.database) as other:
         other.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     assert refusal(where) is NewerSchema
+    session = where.session()
     with pytest.raises(NewerSchema, match=f"schema {SCHEMA + 1}, this trainq knows {SCHEMA}"):
-        where.session().connection()
+        session.connection()
+    assert opened(where.database) == []
 
 
 def test_a_directory(where):
@@ -148,6 +150,44 @@ def test_our_name_and_number_but_no_tables(where):
         other.execute("CREATE TABLE empty(id)")
         other.commit()
     assert refusal(where) is Damaged
+
+
+def test_a_link(where, tmp_path):
+    """DESIGN 8: in a group's directory a member can put a link in its place: where it leads is not a queue of this root."""
+    os.mkdir(tmp_path / "private")
+    os.rename(where.database, tmp_path / "private" / "queue.sqlite")
+    os.symlink(tmp_path / "private" / "queue.sqlite", where.database)
+    assert refusal(where) is Damaged
+    with pytest.raises(Damaged, match="this is a link, not a queue"):
+        where.session().connection()
+    os.unlink(where.database)
+    os.symlink("nowhere", where.database)
+    assert refusal(where) is Damaged
+
+
+@pytest.mark.parametrize("first", [(), ("locking_mode = EXCLUSIVE",)])
+def test_what_cannot_be_opened_is_left_closed(where, first):
+    """A file that breaks at a pragma leaves nothing open and no lock: the next look sees what is there then."""
+    with open(where.database, "r+b") as file:
+        whole = file.read()
+        file.seek(0)
+        file.write(whole[:100] + b"\xff" * (len(whole) - 100))
+    for _ in range(2):
+        with pytest.raises(sqlite3.DatabaseError, match=r"malformed|not a database") as caught:
+            connected(where.database, *first, "user_version")
+        assert opened(where.database) == []
+        assert caught.traceback  # which would keep it open
+    with open(where.database, "wb") as file:
+        file.write(whole)
+    session = where.session()
+    assert put(session) == [1]
+    session.close()
+
+
+def opened(path):
+    """The descriptors of this process on a file."""
+    found = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return [fd for fd in found if os.path.islink(fd) and os.readlink(fd) == path]
 
 
 @pytest.mark.skipif(not ROOT, reason="needs a second uid")

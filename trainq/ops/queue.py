@@ -172,7 +172,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
 def is_there(paths: Paths) -> bool:
     """Whether the root has tables; `paths.database` is then the one of its mode."""
     for database in (paths.local_database, paths.shared_database):
-        if files.status(database, follow=True) is not None:
+        if files.is_there(database):
             paths.database = database
             return True
     return False

@@ -208,10 +208,15 @@ class LocalSession:
         self._db = self._connection = None
 
     def _connect(self) -> Any:
-        self._file = _look(self.database)
-        self._db = connected(self.database)
-        connection = self._db.connection()
-        require_ours(connection, self.database)
+        file = _look(self.database)
+        db = connected(self.database)
+        try:
+            connection = db.connection()
+            require_ours(connection, self.database)
+        except BaseException:
+            db.close()
+            raise
+        self._file, self._db = file, db
         return connection
 
 
@@ -223,10 +228,14 @@ def connected(path: str, *first: str) -> Any:
     uri = f"file:{quote(os.fsencode(path))}?mode=rw"
     db = peewee.SqliteDatabase(uri, uri=True, timeout=_BUSY_S, autoconnect=False, thread_safe=False)
     db.connect()
-    connection = db.connection()
-    connection.row_factory = sqlite3.Row
-    for pragma in (*first, "synchronous = FULL", "mmap_size = 0"):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        connection = db.connection()
+        connection.row_factory = sqlite3.Row
+        for pragma in (*first, "synchronous = FULL", "mmap_size = 0"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        db.close()  # it may hold SQLite's locks
+        raise
     return db
 
 
@@ -378,13 +387,16 @@ def _is_full(path: str) -> bool:
 
 
 def _look(path: str) -> tuple[int, int]:
-    """Which file it is, by device and inode. Refuse what SQLite must not be let near: no file, or one of size 0 (it would delete a live log beside it)."""
+    """Which file it is, by device and inode. Refuse what SQLite must not be let near: no file, one of size 0 (it would
+    delete a live log beside it), or a link, which in a group's directory may lead to somebody's own queue."""
     try:
-        found = os.stat(path)
+        found = os.lstat(path)
     except FileNotFoundError as error:
         raise NoRoot(f"{os.path.dirname(path)}: there is no queue here") from error
     except OSError as error:
         raise Unwritable(f"{path}: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise Damaged(f"{path}: this is a link, not a queue")
     if not stat.S_ISREG(found.st_mode):
         raise Damaged(f"{path}: this is not a file")
     if found.st_size < 512:
