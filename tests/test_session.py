@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -25,8 +26,9 @@ from store_builders import (
     submission,
 )  # fmt: skip
 
-from trainq.base.errors import Damaged, DiskFull, GateBusy, NewerSchema, NoRoot, TrainqError
+from trainq.base.errors import Damaged, DiskFull, GateBusy, MadeAnew, NewerSchema, NoRoot, TrainqError
 from trainq.store import jobs
+from trainq.store.create import create
 from trainq.store.gate import Gate
 from trainq.store.session import APPLICATION_ID, SCHEMA, LocalSession, Unsure, connected
 
@@ -188,6 +190,14 @@ def opened(path):
     """The descriptors of this process on a file."""
     found = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
     return [fd for fd in found if os.path.islink(fd) and os.readlink(fd) == path]
+
+
+def test_a_queue_without_a_uuid(where):
+    """One that cannot be told from another is damaged."""
+    with looked_at(where.database) as other:
+        other.execute("DELETE FROM meta WHERE k = 'uuid'")
+        other.commit()
+    assert refusal(where) is Damaged
 
 
 @pytest.mark.skipif(not ROOT, reason="needs a second uid")
@@ -498,6 +508,97 @@ def test_nobody_abandons_a_connection_outside_the_gate(session, where):
     assert not is_shut(where)
     assert session.connection() is not before
     other.close()
+
+
+def made_anew(where, *, between=lambda: None):
+    """Delete the queue with all that belongs to it, and make another one in its place."""
+    for name in os.listdir(os.path.dirname(where.database)):
+        if name.startswith("queue."):
+            os.unlink(os.path.join(os.path.dirname(where.database), name))
+    between()
+    create(where.database)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_another_queue_in_its_place_is_never_taken_for_it(session, where, looks):
+    """Q20: also not when the gap was met, the connection given up, and the new file got the number of the old one."""
+    put(session)
+
+    def between():
+        for _ in range(looks):
+            for using in (session.reading, session.writing):
+                with pytest.raises(NoRoot), using():
+                    pass
+            session.abandon()
+        assert os.listdir(os.path.dirname(where.database)) == []
+
+    made_anew(where, between=between)
+    for _ in range(2):
+        for using in (session.reading, session.writing, session.changes):
+            with pytest.raises(MadeAnew, match="made anew"), using() if using != session.changes else doing(using):
+                pass
+        session.abandon()
+    assert opened(where.database) == []
+    other = where.session(lock_wait_s=0.1)
+    assert put(other) == [1]
+    other.close()
+
+
+@contextlib.contextmanager
+def doing(call):
+    call()
+    yield
+
+
+def test_what_comes_back_is_taken_for_what_it_is(session, where, tmp_path):
+    """A queue that was only out of the way for a time is used again, behind its own gate."""
+    put(session)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for name in os.listdir(tmp_path):
+        if name.startswith("queue."):
+            os.rename(tmp_path / name, aside / name)
+    for using in (session.reading, session.writing):
+        with pytest.raises(NoRoot), using():
+            pass
+    session.abandon()
+    for name in os.listdir(aside):
+        os.rename(aside / name, tmp_path / name)
+    assert put(session) == [2]
+    with session.writing():
+        assert is_shut(where)
+
+
+def test_a_queue_made_anew_while_a_writer_waits(where):
+    """Q20: who waited for the gate of the old queue writes neither there nor into the new one."""
+    session, holder = where.session(), Gate(where.lock, 1.0)
+    put(session)
+    holder.enter()
+    entered = session.gate.enter
+
+    def enter():
+        made_anew(where)
+        holder.leave()
+        entered()
+
+    session.gate.enter = enter
+    with pytest.raises(MadeAnew), session.writing() as tx:
+        jobs.submit(tx, submission(), [new_job()])
+    other = where.session(lock_wait_s=0.1)
+    assert put(other) == [1]
+    other.close()
+    holder.close()
+
+
+def test_a_session_whose_queue_is_gone_ends_in_peace(session, where, tmp_path):
+    """It makes nothing where the queue was, so that the directory can be deleted."""
+    put(session)
+    for name in os.listdir(tmp_path):
+        os.unlink(tmp_path / name)
+    with pytest.raises(NoRoot), session.writing():
+        pass
+    session.close()
+    assert os.listdir(tmp_path) == []
 
 
 def is_shut(where):

@@ -61,22 +61,27 @@ def test_waiting_costs_nothing(tq):
     assert work(tq, on_event) == ["writing"] * (1 + 1 + 1 + 1 + 1 + 1)  # its own bell is one of them
 
 
+@pytest.mark.parametrize("meets", ["the new one", "the gap"])
 @pytest.mark.parametrize("mode", ["local", "shared"])
-def test_a_queue_made_anew_ends_its_worker(tmp_path, mode):
+def test_a_queue_made_anew_ends_its_worker(tmp_path, mode, meets):
     """Q20: a worker whose queue was deleted and made anew says so, ends its job and exits 6: in the new queue the same
-    numbers mean other jobs."""
+    numbers mean other jobs. So also if it looked while there was none, and has closed what it had open."""
     tq = Tq(tmp_path)
     tq.ok("init", f"--{mode}", tq.root, root=None)
     tq.submit("--", "sleep", "1000")
     with tq.worker("--slots", "1", env={"TRAINQ_TIMES_HEARTBEAT": "1s", "TRAINQ_TIMES_POLL": "0.2s"}) as worker:
         job = until(lambda: (tq.job(1)["attempt"] or {}).get("pid"))
         shutil.rmtree(tq.root)
+        if meets == "the gap":
+            until(lambda: worker.said("trouble"))
+            time.sleep(1.5)  # one heartbeat more, which it cannot write either
         tq.ok("init", f"--{mode}", tq.root, root=None)
         tq.submit("--", "false")
         assert worker.process.wait(30) == 6
         assert "made anew" in worker.log
     assert not alive(job)
     assert tq.state(1) == "pending"
+    assert [each["state"] for each in tq.history(1)] == ["pending"]
 
 
 def test_a_deleted_queue_is_told(tmp_path):

@@ -136,6 +136,7 @@ class LocalSession:
         self._db: Any = None
         self._connection: Any = None
         self._file = (0, 0)  # device and inode of what the connection is open on
+        self._uuid: str | None = None  # of the queue that was opened first
         self._reading = _Reading(self)
         self._writing = _Writing(self)
 
@@ -159,9 +160,13 @@ class LocalSession:
 
     def standing(self) -> Any:
         """The open connection, looked at whether it leads to the queue of this name still. Raises NoRoot, MadeAnew."""
-        connection = self.connection()
-        if _look(self.database) != self._file:
-            raise MadeAnew(f"{self.database}: deleted and made anew since it was opened")
+        try:
+            connection = self.connection()
+            if _look(self.database) != self._file:
+                raise self._made_anew()
+        except NoRoot:
+            self.gate.close()  # it was that of the deleted queue: what comes here has another one
+            raise
         return connection
 
     def changes(self) -> int:
@@ -175,9 +180,13 @@ class LocalSession:
         return clock.now()
 
     def close(self) -> None:
-        """Close the connection under the gate, so that no checkpoint of ours meets another's write."""
+        """Close the connection under the gate, so that no checkpoint of ours meets another's write.
+
+        What was deleted has no gate, and SQLite makes no checkpoint there.
+        """
         if self._db is not None:
-            self.gate.enter()
+            if os.path.exists(self.database):
+                self.gate.enter()
             self._db.close()
             self._db = self._connection = None
         self.gate.close()
@@ -186,12 +195,13 @@ class LocalSession:
         """Forget the connection after a storage fault; the next use opens a new one.
 
         Closed under the gate, like every other. If that cannot be had at once the connection goes on to be used: if it
-        is broken, the next fault leads here again.
+        is broken, the next fault leads here again. Where there is no queue no gate is made.
         """
         try:
+            _look(self.database)
             is_inside = self.gate.try_enter()
         except TrainqError:
-            return  # it is the lock that is sick
+            return  # the file is not there, or it is the lock that is sick
         if is_inside:
             try:
                 self.drop()
@@ -213,11 +223,24 @@ class LocalSession:
         try:
             connection = db.connection()
             require_ours(connection, self.database)
+            self._require_same(connection)
         except BaseException:
             db.close()
             raise
         self._file, self._db = file, db
         return connection
+
+    def _require_same(self, connection: Any) -> None:
+        """It is the queue that was opened first. Raises MadeAnew, and Damaged for one without a uuid."""
+        row = connection.execute("SELECT v FROM meta WHERE k = 'uuid'").fetchone()
+        if row is None:
+            raise Damaged(f"{self.database}: this queue has no uuid")
+        if self._uuid not in (None, row[0]):
+            raise self._made_anew()
+        self._uuid = row[0]
+
+    def _made_anew(self) -> MadeAnew:
+        return MadeAnew(f"{self.database}: deleted and made anew since it was opened")
 
 
 def connected(path: str, *first: str) -> Any:
@@ -281,9 +304,10 @@ class _Writing:
 
     def __enter__(self) -> Transaction:
         session = self._session
-        connection = session.standing()
+        session.standing()
         session.gate.enter()
         try:
+            connection = session.standing()  # it may have been a long wait
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             session.gate.leave()
