@@ -8,8 +8,17 @@ import os
 import subprocess
 
 import pytest
-from e2e.kit import Tq
-from store_builders import is_sound
+from e2e.kit import ELSEWHERE, Tq, until
+from store_builders import dump, is_sound, join, place, put
+
+from trainq import wake
+from trainq.base.errors import Denied, NotPossible
+from trainq.ops.queue import convert, init
+from trainq.store import workers
+from trainq.store.create import convert as convert_database
+from trainq.store.gate import Gate
+from trainq.store.session import LocalSession
+from trainq.store.shared import SharedSession
 
 KIB = 1024
 
@@ -133,3 +142,117 @@ def test_a_link_in_the_place_of_the_database_is_told(tq):
                     assert (done.code, f"{name}: this is a link, not a queue" in done.err) == (6, True), done
             os.unlink(f"{tq.root}/group/{name}")
     assert tq.ok("status", "--all", "--json", root=f"{tq.root}/private").json["items"] == []
+
+
+@pytest.mark.parametrize("mode", ["local", "shared"])
+def test_a_queue_with_workers_is_not_converted(tq, mode):
+    """A shared worker has nothing open between two turns: it is its row, or that of its job, that tells of it."""
+    other = "shared" if mode == "local" else "local"
+    tq.ok("init", f"--{mode}", tq.root, root=None)
+
+    def refused(*words):
+        done = tq("db", "convert", f"--{other}")
+        assert (done.code, [word for word in words if word not in done.err]) == (4, []), done
+        assert tq("db", "convert", f"--{mode}").out.startswith("already")
+
+    with tq.worker("--slots", "1", "--name", "w1") as worker:
+        refused(f"worker w1 (pid {worker.pid} on ", f"kill {worker.pid}")
+        tq.submit("--", "sleep", "1000")
+        until(lambda: tq.state(1) == "running")
+        refused("worker w1")
+        worker.process.kill()
+        worker.process.wait()
+        refused("job 1 is running", "trainq prune")
+    tq.ok("cancel", 1)
+    until(lambda: tq("prune").code == 0 and tq.state(1) == "canceled")
+    assert tq.ok("db", "convert", f"--{other}").out.startswith("now")
+    assert tq.ok("db", "convert", f"--{mode}").out.startswith("now")
+    assert tq.state(1) == "canceled"
+
+
+def test_a_worker_of_another_host_is_gone_when_it_was_not_heard(tq):
+    """What cannot be looked at from here is gone after zombie-after, as everywhere."""
+    tq.ok("init", "--shared", tq.root, root=None)
+    with tq.worker("--slots", "1", "--name", "far", before=ELSEWHERE) as worker:
+        worker.process.kill()
+        worker.process.wait()
+        assert tq("db", "convert", "--local").code == 4
+    until(lambda: tq("db", "convert", "--local").code == 0)
+    assert tq.submit("--", "true") == 1
+
+
+@pytest.mark.parametrize("kind", ["local", "shared"])
+def test_who_came_in_before_the_gate_is_seen_behind_it(tmp_path, kind):
+    """The rows are looked at again with the database to oneself; refused, it is what it was."""
+    where = place(tmp_path, kind={"local": LocalSession, "shared": SharedSession}[kind])
+    session = where.session()
+    with session.writing() as tx:
+        join(tx, "late")
+    before = dump(session)
+    session.close()
+
+    def require_unused(tx):
+        assert [row["name"] for row in workers.everyone(tx)] == ["late"]
+        raise NotPossible(f"seen at {tx.now}")
+
+    with pytest.raises(NotPossible, match="seen at 5"):
+        convert_database(where.database, str(tmp_path / "other.sqlite"), "shared", 5.0, require_unused)
+    assert not (tmp_path / "other.sqlite").exists()
+    assert dump(session) == before
+    assert put(session) == [1]
+    session.close()
+
+
+def test_only_its_owner_converts_a_queue(tq, monkeypatch):
+    """Whoever else may write in it, a member of its group; root may."""
+    tq.ok("init", "--local", tq.root, root=None)
+    with monkeypatch.context() as as_somebody:
+        as_somebody.setattr(os, "geteuid", lambda: 65533)
+        with pytest.raises(Denied, match="belongs to ") as caught:
+            convert(tq.root, "shared")
+    assert caught.value.exit == 4
+    os.chown(tq.root, 65533, 65533)
+    assert convert(tq.root, "shared").made
+
+
+def test_two_that_make_a_queue_at_once_make_one(tq):
+    """DESIGN 4: on the file server a queue for one host, on a client one for several: who comes second finds the first."""
+    lock = f"{tq.root}/queue.lock"
+    gate = Gate(lock, 0.0, is_shared=True)  # what holds up both, wherever they are
+    gate.enter()
+
+    def waiting():
+        with open("/proc/locks", encoding="ascii") as file:
+            return sum("->" in line and f":{os.stat(lock).st_ino} " in line for line in file)
+
+    inits = [
+        subprocess.Popen(
+            [*tq.command, "init", mode, tq.root], env=tq.environment(), cwd=tq.dir, stderr=subprocess.PIPE, text=True
+        )
+        for mode in ("--local", "--shared")
+    ]
+    until(lambda: waiting() + sum(each.poll() is not None for each in inits) == 2)
+    gate.leave()
+    gate.close()
+    said = [each.communicate(timeout=30)[1] for each in inits]
+    assert sorted(each.returncode for each in inits) == [0, 4], said
+    assert any("already a " in each for each in said)
+    assert len({"queue.sqlite", "shared.sqlite"} & set(os.listdir(tq.root))) == 1
+    assert tq.submit("--", "true") == 1
+
+
+@pytest.mark.parametrize("mode", ["local", "shared"])
+def test_what_another_has_made_meanwhile_is_found(tq, monkeypatch, mode):
+    """The same, where the other one comes between the look and the making."""
+    other = "shared" if mode == "local" else "local"
+    ring = wake.ring
+
+    def made_by_another(bell):
+        monkeypatch.setattr(wake, "ring", ring)
+        assert init(tq.root, other).made
+        ring(bell)
+
+    monkeypatch.setattr(wake, "ring", made_by_another)
+    with pytest.raises(NotPossible, match=f"already a {other} queue"):
+        init(tq.root, mode)
+    assert len({"queue.sqlite", "shared.sqlite"} & set(os.listdir(tq.root))) == 1

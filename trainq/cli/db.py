@@ -20,7 +20,7 @@ def run(
     shared: Annotated[bool, typer.Option("--shared", help="convert: for several hosts")] = False,
     local: Annotated[bool, typer.Option("--local", help="convert: for this host alone")] = False,
 ) -> Answer:
-    """Make the queue one for several hosts, or one for this host. Nobody may use it meanwhile: end its workers first."""
+    """Make the queue one for several hosts, or one for this host. For its owner, once no worker lives and no job runs."""
     from trainq.ops.queue import convert
 
     action_of(action, ACTIONS, "db")

@@ -7,6 +7,7 @@ group-writable): then each job is proved to be its owner's (ops/proofs.py), and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from functools import cached_property
@@ -16,17 +17,17 @@ from trainq import wake
 from trainq.artifacts.paths import Paths
 from trainq.base import files, hosts, oserrors, sharing, trees, words
 from trainq.base.crash import point
-from trainq.base.errors import BadValue, NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
+from trainq.base.errors import BadValue, Denied, NoRoot, NotPossible, UnsafeRoot, Unsupported, Unwritable
 from trainq.base.setting_rows import sample
 from trainq.base.settings import Settings, load
 from trainq.domain.job import Actor
 from trainq.store.session import LocalSession
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trainq.base.mounts import Mount
-    from trainq.store.session import Session
+    from trainq.store.session import Session, Transaction
 
 HIDDEN = ".trainq"
 
@@ -214,8 +215,6 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     that group. Raises BadValue for a group that is not there or not this user's, UnsafeRoot, UnsafeMount, Unwritable,
     DiskFull, Damaged, NewerSchema, NotPossible, Unsupported; a root made by half is completed by the next call.
     """
-    from trainq.store.create import create
-
     if os.environ.get("TRAINQ_STORE_URL") or os.environ.get("TRAINQ_URL"):
         raise _no_server(None)
     paths = Paths(root)
@@ -244,7 +243,7 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
             pass  # another init was faster, with the same text
     point("init.configured")
     wake.ring(paths.bell_number)  # that there is no such file would be remembered on other hosts
-    made = create(paths.database, mode=wanted)
+    made = not is_there(paths) and _make_tables(paths, wanted)
     if not made:  # "already" is said only of a queue that can be used
         session = session_of(paths)
         with session.reading():
@@ -259,6 +258,32 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     if group_id is not None and not (is_for_group and found.st_gid == group_id):
         raise NotPossible(f"{words.printable(paths.root)}: already a queue, and not one of group {group}")
     return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None)
+
+
+def _make_tables(paths: Paths, mode: str) -> bool:
+    """Make the tables unless there are some, of either mode. True when this call made them.
+
+    One host may see a disk of its own where another sees a network: they wait for each other at the lock that both have.
+    """
+    from trainq.store.create import create
+
+    with _behind_gate(paths, is_shared=True):
+        files.forget_names(paths.root)  # what the other has made is seen at once
+        return not is_there(paths) and create(paths.database, mode=mode)
+
+
+@contextlib.contextmanager
+def _behind_gate(paths: Paths, wait_s: float = 30.0, *, is_shared: bool) -> Iterator[None]:
+    """With the gate of a queue of that mode to oneself."""
+    from trainq.store.gate import Gate
+
+    gate = Gate(paths.gate, wait_s, is_shared=is_shared)
+    gate.enter()
+    try:
+        yield
+    finally:
+        gate.leave()
+        gate.close()
 
 
 def _group_id(name: str) -> int:
@@ -291,13 +316,11 @@ def _give(directory: str, group_id: int, mode: int) -> None:
 
 
 def convert(root: str | None, mode: str) -> Made:
-    """Make a queue one of this mode; `made` is false when it is one already.
+    """Make a queue one of this mode; `made` is false when it is one already. For its owner and root.
 
-    Raises NotPossible while anybody uses it, NoRoot, UnsafeRoot, and UnsafeMount where the mode does not fit.
+    Raises NotPossible while a worker lives, a job runs, or anybody has it open; Denied, NoRoot, UnsafeRoot, DiskFull, and
+    UnsafeMount where the mode does not fit.
     """
-    from trainq.store.create import convert as convert_database
-    from trainq.store.gate import Gate
-
     path, named = find(root)
     paths = Paths(path)
     try:
@@ -305,20 +328,59 @@ def convert(root: str | None, mode: str) -> Made:
     except OSError as error:
         raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
     _trust(paths.root, found, named=named)
+    if os.geteuid() not in (0, found.st_uid):
+        owner = hosts.user_name(found.st_uid)
+        raise Denied(
+            f"{words.printable(paths.root)}: belongs to {owner}, who alone converts it", hint="ask them, or root"
+        )
     if not is_there(paths):
         raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root))
     _mode_of(paths.root, found, mode)
-    is_shared = paths.database == paths.shared_database
-    if is_shared == (mode == "shared"):
-        return Made(paths.root, mode, made=False)
-    gate = Gate(paths.gate, load(paths.root).times.lock_wait, is_shared=is_shared)
-    gate.enter()
-    try:
-        convert_database(paths.database, paths.shared_database if mode == "shared" else paths.local_database, mode)
-    finally:
-        gate.leave()
-        gate.close()
-    return Made(paths.root, mode, made=True)
+    source, target = paths.local_database, paths.shared_database
+    if mode == "local":
+        source, target = target, source
+    made = paths.database == source and _convert_tables(paths, source, target, mode)
+    return Made(paths.root, mode, made)
+
+
+def _convert_tables(paths: Paths, source: str, target: str, mode: str) -> bool:
+    """Whether this call has done it, and not another one that was faster."""
+    from trainq.store.create import convert as convert_database
+
+    times = load(paths.root).times
+    session = session_of(paths, times.lock_wait)
+    with session.reading() as tx:  # names who keeps it open, too
+        _require_unused(tx, times.zombie_after)
+        now = tx.now
+    session.close()
+    with contextlib.ExitStack() as gates:
+        gates.enter_context(_behind_gate(paths, times.lock_wait, is_shared=True))  # of `init`, whatever the mode
+        if mode == "shared":
+            gates.enter_context(_behind_gate(paths, times.lock_wait, is_shared=False))
+        files.forget_names(paths.root)
+        if not files.is_there(source):
+            return False
+        convert_database(source, target, mode, now, lambda tx: _require_unused(tx, times.zombie_after))
+    return True
+
+
+def _require_unused(tx: Transaction, zombie_after_s: float) -> None:
+    """No worker lives and no job runs. Raises NotPossible naming one."""
+    from trainq.ops.workers import crew_of
+    from trainq.store import reads
+
+    for one in crew_of(tx, zombie_after_s):
+        if one["state"] != "gone":
+            name, host = words.printable(one["name"]), words.printable(one["host"])
+            raise NotPossible(
+                f"worker {name} (pid {one['pid']} on {host}) uses the queue",
+                hint=f"end it: kill {one['pid']} on {host}",
+            )
+    for job in reads.running(tx, 1):
+        raise NotPossible(
+            f"job {job['id']} is running, and its worker may come back",
+            hint="trainq prune gives it back once its worker is taken for dead",
+        )
 
 
 def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:

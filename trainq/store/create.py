@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainq.base import clock, files, sharing
 from trainq.base.crash import point
 from trainq.base.errors import Damaged, GateBusy, NotPossible, Storage
 from trainq.domain.states import MOVES
 from trainq.store.driver import peewee
-from trainq.store.session import APPLICATION_ID, SCHEMA, connected, require_ours, storage_errors
+from trainq.store.session import APPLICATION_ID, SCHEMA, Transaction, connected, require_ours, storage_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _HERE = os.path.dirname(__file__)
 LOCKS = {"local": "flock", "shared": "posix"}
@@ -109,10 +112,11 @@ def _refuse_old_log(database: str) -> None:
         raise Damaged(f"{database}-wal: the log of a queue that is gone", hint="move it away, then once more")
 
 
-def convert(source: str, target: str, mode: str) -> None:
+def convert(source: str, target: str, mode: str, now: float, require_unused: Callable[[Transaction], None]) -> None:
     """Make the database of a queue one of the other mode, and give it that mode's name. Under the gate only.
 
-    Raises NotPossible when anybody has it open; then, or when killed before the rename, it is what it was: its name
+    Raises NotPossible when anybody has it open, and what `require_unused` does when its rows tell of somebody who uses
+    it, though he has nothing open just `now`; then, or when killed before the rename, it is what it was: its name
     says its mode, and `meta` only tells of it.
     """
     if files.is_there(target):
@@ -126,6 +130,7 @@ def convert(source: str, target: str, mode: str) -> None:
                 require_ours(connection, source)
                 _empty_log(connection, source)  # what takes room comes first
                 connection.execute("BEGIN IMMEDIATE")
+                require_unused(Transaction(connection, now))
                 for k, v in (("mode", mode), ("lock", LOCKS[mode])):
                     connection.execute("UPDATE meta SET v = ? WHERE k = ?", (v, k))
                 connection.execute("COMMIT")
