@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainq.base.setting_rows import NOT_USED
+from trainq.cli import printer
 from trainq.cli.answer import Answer, Table
-from trainq.cli.line import line_of
+from trainq.cli.line import Line, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainq.ops.doctor import Report
+    from trainq.ops.queue import Queue
 
 
 def run(
@@ -24,7 +26,10 @@ def run(
     """Settings with their origin, store, directories, locks, room. Exits 0 fine, 1 warnings, 6 unusable."""
     from trainq.ops.doctor import examine
 
-    queue = line_of(ctx).open_queue()
+    line = line_of(ctx)
+    queue = line.open_queue()
+    if meet:
+        _announce(queue, line)
     found = examine(queue, meets=meet)
     doc = {
         "root": queue.paths.root,
@@ -36,6 +41,17 @@ def run(
         ],
     }
     return Answer("doctor", doc, lambda: _text(found, all_=all_), exit=found.exit)
+
+
+def _announce(queue: Queue, line: Line) -> None:
+    """Say what is waited for, before anything else. Raises NotPossible on a queue for one host."""
+    from trainq.ops import doctor
+    from trainq.ops.meet import WAIT_S, refuse_one_host
+
+    refuse_one_host(queue)
+    if not (line.json or line.quiet):
+        again = doctor.meet_line(queue.paths.root)
+        printer.note(f"waiting up to {WAIT_S:g} s for a doctor on another host: {again}")
 
 
 def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.base import clock, files
-from trainq.base.errors import TrainqError
+from trainq.base import clock
+from trainq.base.errors import GateBusy, NotPossible, TimedOut, TrainqError
 from trainq.base.files import is_directory
 from trainq.base.mounts import mount_of
 from trainq.base.setting_rows import NOT_USED
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 LITTLE_ROOM = 1 << 30
 PROVED_AT_MOST = 1000
 """So many jobs are looked at, the oldest first."""
+LOCK_WAIT_S = 5.0
+"""So long another doctor may be at the lock that is tried."""
 
 
 class Check(NamedTuple):
@@ -52,22 +53,28 @@ class Report(NamedTuple):
 def examine(queue: Queue, *, meets: bool = False) -> Report:
     """Look at everything; a fault of one thing does not keep the others from being looked at.
 
-    `meets`: also wait for another doctor, on a second host, and try the storage with it.
+    `meets`: first wait for another doctor, on a second host, and try the storage with it. Raises NotPossible when it
+    cannot come, or two others are meeting.
     """
-    checks: list[Check] = []
-    for name, look in {**_LOOKS, **({"hosts": _hosts} if meets else {})}.items():
-        try:
-            found = list(look(queue))
-        except TrainqError as error:
-            found = [Check(name, "bad", error.message)]
-        except OSError as error:
-            found = [Check(name, "bad", f"{printable(str(error.filename))}: {(error.strerror or str(error)).lower()}")]
-        checks += found
+    looks = {"hosts": _meeting, **_LOOKS} if meets else {**_LOOKS, "hosts": _hosts}
+    checks = [check for name, look in looks.items() for check in _found(name, look, queue)]
     try:
         settings = queue.settings.rows()
     except TrainqError:
         settings = []  # the check above says what is wrong with them
     return Report(checks, settings)
+
+
+def _found(name: str, look: Callable[[Queue], Iterator[Check]], queue: Queue) -> list[Check]:
+    """What one look finds, its own failure if it has one."""
+    try:
+        return list(look(queue))
+    except NotPossible:
+        raise
+    except TrainqError as error:
+        return [Check(name, "bad", error.message)]
+    except OSError as error:
+        return [Check(name, "bad", f"{printable(str(error.filename))}: {(error.strerror or str(error)).lower()}")]
 
 
 def _settings(queue: Queue) -> Iterator[Check]:
@@ -100,9 +107,6 @@ def _root(queue: Queue) -> Iterator[Check]:
     yield Check(
         "mount", "bad" if mount.fault else "warning" if fault else "ok", f"{words}: {fault}" if fault else words
     )
-    if queue.is_shared:
-        again = f"trainq --root {shlex.quote(path)} doctor --meet"
-        yield Check("hosts", "ok", f"to prove it with a second host, start there and here at the same time: {again}")
 
 
 def _directories(queue: Queue) -> Iterator[Check]:
@@ -129,7 +133,9 @@ def _store(queue: Queue) -> Iterator[Check]:
         library, facts = reads.engine(tx), reads.facts(tx)
         faults = reads.integrity(tx)
         counts = sum(n for _, _, n in reads.counts(tx))
-    words = f"SQLite {library['sqlite']}, schema {library['schema']}, {facts['mode']} mode, {library['journal']}"
+    # What SQLite calls wal is on a shared queue the log of who is in alone, and gone with it.
+    how = "shared mode: one host at a time" if queue.is_shared else f"{facts['mode']} mode, {library['journal']}"
+    words = f"SQLite {library['sqlite']}, schema {library['schema']}, {how}"
     yield Check("store", "ok", f"{words}, {counts} jobs, {show_size(os.stat(queue.paths.database).st_size)}")
     if queue.is_shared:
         ahead_s = clock.now() - now
@@ -144,29 +150,28 @@ def _store(queue: Queue) -> Iterator[Check]:
 
 def _locks(queue: Queue) -> Iterator[Check]:
     """Two processes: the second must not get what the first one has."""
-    import fcntl
+    from trainq.store.gate import Gate
 
-    path = queue.paths.lock("doctor")
-    lock = fcntl.lockf if queue.is_shared else fcntl.flock
-    fd = files.open_shared(path)
+    gate = Gate(queue.paths.lock("doctor"), LOCK_WAIT_S, is_shared=queue.is_shared)
     try:
-        lock(fd, fcntl.LOCK_EX)
+        gate.enter()
         child = os.fork()
         if child == 0:
             try:
-                lock(os.open(path, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os._exit(1 if error.errno in (errno.EAGAIN, errno.EACCES) else 2)
-            os._exit(0)
+                os._exit(0 if Gate(gate.path, 0, is_shared=gate.is_shared).try_enter() else 1)
+            except BaseException:  # noqa: BLE001  # nothing of this may go on in the child
+                os._exit(2)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except GateBusy as error:
+        yield Check("locks", "warning", f"not tried: {error.message}")
+        return
     finally:
-        os.close(fd)
+        gate.close()
     if code == 1:
         yield Check("locks", "ok", "a held lock keeps others out")
     else:
-        yield Check(
-            "locks", "bad", f"{path}: " + ("two got one lock at the same time" if code == 0 else "no locks here")
-        )
+        said = "two got one lock at the same time" if code == 0 else "no locks here"
+        yield Check("locks", "bad", f"{gate.path}: {said}")
 
 
 def _room(queue: Queue) -> Iterator[Check]:
@@ -216,10 +221,28 @@ def _group(queue: Queue) -> Iterator[Check]:
         yield Check("group", "ok", "every job that waits or runs is proved to be its owner's")
 
 
-def _hosts(queue: Queue) -> Iterator[Check]:
-    from trainq.ops.meet import meet
+def meet_line(root: str) -> str:
+    """The command that proves a mount, on two hosts at the same time."""
+    return f"trainq --root {shlex.quote(printable(root))} doctor --meet"
 
-    yield from (Check(*found) for found in meet(queue))
+
+def _hosts(queue: Queue) -> Iterator[Check]:
+    if queue.is_shared:
+        how = f"to prove it with a second host, start there and here at the same time: {meet_line(queue.paths.root)}"
+        yield Check("hosts", "ok", how)
+
+
+def _meeting(queue: Queue) -> Iterator[Check]:
+    """That nobody came proves nothing, also nothing bad."""
+    from trainq.ops import meet
+
+    try:
+        for found in meet.meet(queue, meet.WAIT_S):
+            yield Check(*found)
+    except TimedOut as error:
+        yield Check("hosts", "warning", f"nothing is proved: {error.message}; {error.hint}")
+    except GateBusy as error:
+        yield Check("hosts", "warning", f"nothing is proved: {error.message}")
 
 
 _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
@@ -227,8 +250,8 @@ _LOOKS: dict[str, Callable[[Queue], Iterator[Check]]] = {
     "directories": _directories,
     "settings": _settings,
     "types": _types,
+    "locks": _locks,  # it forks, and so comes before anything that opens the store
     "store": _store,
-    "locks": _locks,
     "room": _room,
     "workers": _workers,
     "queues": _queues,
