@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 
@@ -10,6 +11,7 @@ import pytest
 
 from trainq.base import mounts
 from trainq.base.errors import NotPossible, UnsafeMount
+from trainq.cli.main import run
 from trainq.ops import queue as queues
 from trainq.ops.queue import init, open_queue
 
@@ -30,7 +32,7 @@ LINES = {
     "cifs": ("55 28 0:50 / /d rw - cifs //nas/share rw,vers=3.1.1,cache=strict,username=me", True, None),
     "cifs without byte locks": ("55 28 0:50 / /d rw - cifs //nas/share rw,vers=3.0,nobrl", True, "nobrl"),
     "cifs, loose": ("55 28 0:50 / /d rw - cifs //nas/share rw,cache=loose", True, "cache=loose"),
-    "sshfs": ("60 28 0:52 / /d rw,nosuid,nodev - fuse.sshfs me@host:/srv rw,user_id=1000,group_id=1000", True, None),
+    "glusterfs": ("60 28 0:52 / /d rw,nosuid - fuse.glusterfs s1:/v rw,user_id=0,group_id=0,allow_other", True, None),
     "some program": ("60 28 0:52 / /d rw - fuse.mystery src rw,user_id=0", True, None),
     "ntfs": ("60 28 8:17 / /d rw - fuseblk /dev/sdb1 rw,user_id=0,group_id=0,allow_other", False, None),
     "lustre": ("61 28 0:53 / /scratch rw - lustre 10.1.1.1@tcp:/fs rw,flock,lazystatfs", True, None),
@@ -41,6 +43,10 @@ LINES = {
     "9p": ("65 28 0:57 / /host rw - 9p share rw,access=client,trans=virtio", True, None),
     "9p, loose": ("65 28 0:57 / /host rw - 9p share rw,cache=loose,trans=virtio", True, "cache=loose"),
     "virtiofs": ("66 28 0:58 / /host rw - virtiofs share rw", True, None),
+    "gfs2": ("67 28 253:5 / /gfs rw - gfs2 /dev/mapper/vg-shared rw,noatime", True, None),
+    "gfs2, locks at home": ("67 28 253:5 / /gfs rw - gfs2 /dev/mapper/vg-shared rw,localflocks", True, "localflocks"),
+    "ocfs2": ("67 28 8:33 / /o rw - ocfs2 /dev/sdc1 rw,_netdev,heartbeat=local,coherency=full", True, None),
+    "ocfs2, locks at home": ("67 28 8:33 / /o rw - ocfs2 /dev/sdc1 rw,heartbeat=local,localflocks", True, "localflocks"),
     "afs": ("67 28 0:59 / /afs rw - afs none rw", True, None),
     "ext4": ("28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro", False, None),
     "btrfs": ("28 1 0:30 /root / rw shared:1 - btrfs /dev/nvme0n1p2 rw,ssd,subvolid=256,subvol=/root", False, None),
@@ -60,6 +66,62 @@ def test_recorded_mounts(name):
         assert mount.fault.startswith(f"{option}: ")
         with pytest.raises(UnsafeMount, match=f"mounted with {option}: .*mount it"):
             mounts.require_honest("/data", mount)
+
+
+LOCKLESS = {
+    "sshfs": "60 28 0:52 / /d rw,nosuid,nodev - fuse.sshfs me@host:/srv rw,user_id=1000,group_id=1000",
+    "rclone": "60 28 0:52 / /d rw,nosuid,nodev - fuse.rclone remote:bucket rw,user_id=1000,group_id=1000",
+    "s3fs": "60 28 0:52 / /d rw,nosuid,nodev - fuse.s3fs s3fs rw,user_id=0,group_id=0,allow_other",
+    "gcsfuse": "60 28 0:52 / /d rw,nosuid,nodev - fuse.gcsfuse bucket rw,user_id=0,group_id=0",
+}
+
+
+@pytest.mark.parametrize("name", LOCKLESS)
+def test_a_file_system_without_locks_between_hosts_is_refused(name, tmp_path, seen_as):
+    """The kernel keeps the locks of such a program to its host, whatever the options: no queue of either mode is kept
+    there, and the line names the file system and a way out."""
+    root = str(tmp_path / "q")
+    seen_as(LOCKLESS[name])
+    for mode in (None, "shared", "local"):
+        with pytest.raises(UnsafeMount, match=f"this is {name}, whose locks stay on each host") as caught:
+            init(root, mode)
+        assert caught.value.hint == "put it on NFS, or on a disk of this host"
+    seen_as(None)
+    for mode in ("local", "shared"):
+        init(f"{root}-{mode}", mode)
+        seen_as(LOCKLESS[name])
+        with pytest.raises(UnsafeMount, match=f"this is {name}, whose locks"):
+            open_queue(f"{root}-{mode}")
+        with pytest.raises(UnsafeMount, match=f"this is {name}, whose locks"):
+            queues.convert(f"{root}-{mode}", "shared")
+        seen_as(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unproved"),
+    [
+        ("beegfs", True), ("virtiofs", True), ("9p", True), ("some program", True),
+        ("nfs4", False), ("cifs", False), ("gfs2", False), ("ext4", False),
+    ],
+)  # fmt: skip
+def test_where_locks_may_stay_at_home_init_says_how_to_prove_it(name, is_unproved, tmp_path, seen_as, monkeypatch):
+    """BeeGFS, virtiofs and 9p keep locks on each host unless they are told otherwise, which no mount option shows."""
+    seen_as(LINES[name][0])
+    root = str(tmp_path / "q")
+    assert bool(init(root).unproved) == is_unproved
+    monkeypatch.chdir(tmp_path)
+    done, said = in_process("init", str(tmp_path / "r"))
+    assert done == 0
+    line = f"prove the mount before you trust it, on two hosts at once: trainq --root {tmp_path}/r doctor --meet"
+    assert (line in said) == is_unproved
+
+
+def in_process(*words):
+    """A command in this process, where mounts are as they are told to be."""
+    out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with contextlib.redirect_stdout(out):
+        code = run(words)
+    return code, out.buffer.getvalue().decode()
 
 
 def test_names_with_spaces():
@@ -113,7 +175,7 @@ def test_what_cannot_be_told_is_unknown():
 
 
 def test_a_disk_is_not_asked_for(tmp_path):
-    """A device of its own number belongs to this host: no command reads the list of mounts for it."""
+    """A device of its own number is as a rule a disk of this host: no short command reads the list of mounts for it."""
     assert mounts.may_be_network(os.stat("/proc"))
     if os.major(os.stat(tmp_path).st_dev):
         assert not mounts.may_be_network(os.stat(tmp_path))
@@ -127,7 +189,10 @@ def seen_as(monkeypatch):
     """Let every root lie on such a mount."""
 
     def see(line):
-        monkeypatch.setattr(queues, "_mount", lambda _path, _found: None if line is None else mounts.parsed(line))
+        found = mounts.UNKNOWN if line is None else mounts.parsed(line)
+        device = "0:0" if line is None else line.split()[2]
+        monkeypatch.setattr(mounts, "mount_of", lambda _path: found)
+        monkeypatch.setattr(mounts, "may_be_network", lambda _found: line is not None and device.startswith("0:"))
 
     see(None)
     return see
@@ -150,6 +215,29 @@ def test_init_goes_by_the_file_system(tmp_path, seen_as):
     with pytest.raises(UnsafeMount, match="nolock"):
         init(str(tmp_path / "bad"))
     assert not (tmp_path / "bad" / "bell").exists()
+
+
+@pytest.mark.parametrize("name", ["gfs2", "ocfs2"])
+def test_a_cluster_file_system_lies_on_a_block_device(name, tmp_path, seen_as):
+    """DESIGN 4: its number is that of a disk, so init, convert and a worker ask what it is; a short command does not."""
+    from trainq.worker.loop import Worker
+    from trainq.worker.place import Options
+
+    root = str(tmp_path / "q")
+    init(root)
+    seen_as(LINES[name][0])
+    assert init(str(tmp_path / "new")).mode == "shared"
+    with pytest.raises(UnsafeMount, match=f"other hosts see it, too: this is {name}"):
+        init(str(tmp_path / "local"), "local")
+    assert not open_queue(root).is_shared
+    with pytest.raises(UnsafeMount, match=f"a queue for one host's disk, seen here through {name}"):
+        Worker(open_queue(root), Options(slots=1, queues=("default",))).run()
+    assert queues.convert(root, "shared").made
+    with pytest.raises(UnsafeMount, match="other hosts see it"):
+        queues.convert(root, "local")
+    seen_as(LINES[f"{name}, locks at home"][0])
+    with pytest.raises(UnsafeMount, match="localflocks"):
+        Worker(open_queue(root), Options(slots=1, queues=("default",))).run()
 
 
 def test_the_mode_of_a_queue_stays(tmp_path, seen_as):

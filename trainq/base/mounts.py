@@ -1,6 +1,6 @@
 """What file system a path lies on, whether several hosts may see it, and whether its mount options keep locks honest.
 
-Source: proc_pid_mountinfo(5), nfs(5), mount.cifs(8), mount.lustre(8). The mount of a path is found by the number that
+Source: proc_pid_mountinfo(5), nfs(5), mount.cifs(8), mount.lustre(8), gfs2(5), virtiofsd(1). The mount of a path is found by the number that
 the kernel itself gives for an open descriptor, so what is mounted over or bound elsewhere is told apart.
 """
 
@@ -22,11 +22,18 @@ LOCAL_FUSE = frozenset((
     "fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.squashfuse", "fuse.bindfs", "fuse.gocryptfs", "fuse.encfs",
     "fuse.mergerfs", "fuse.portal",
 ))  # fmt: skip
+LOCKLESS = frozenset(("fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse"))
+"""Programs that are never asked for a lock: the kernel of each host keeps its own, whatever the options (fuse_operations
+of libfuse, `lock` and `flock`)."""
+UNPROVED = frozenset(("beegfs", "virtiofs", "9p", "afs", "vboxsf", "prl_fs"))
+"""Locks stay on each host here unless the file system is set up otherwise, which its mount options do not show
+(tuneUseGlobalFileLocks of BeeGFS, the locks of virtiofsd, and so on)."""
 DISHONEST = {
     "nolock": "locks stay on each host: mount it without nolock",
     "nocto": "an open does not see what another host wrote: mount it without nocto",
     "nobrl": "locks stay on each host: mount it without nobrl",
     "localflock": "locks stay on each host: mount it with flock instead of localflock",
+    "localflocks": "locks stay on each host: mount it without localflocks",
     "cache=loose": "an open does not see what another host wrote: mount it with cache=none",
     "cache=fscache": "an open does not see what another host wrote: mount it with cache=none",
     "cache=mmap": "an open does not see what another host wrote: mount it with cache=none",
@@ -51,8 +58,15 @@ class Mount(NamedTuple):
         return self.is_remote or (self.kind.partition(".")[0] == "fuse" and self.kind not in LOCAL_FUSE)
 
     @property
+    def is_unproved(self) -> bool:
+        """Whether hosts may see the files, and nothing here tells if they see each other's locks."""
+        return self.is_network and (self.kind in UNPROVED or not self.is_remote)
+
+    @property
     def fault(self) -> str | None:
-        """Why no queue can be kept here, with the option to change; None if nothing is known against it."""
+        """Why no queue can be kept here, with the option to change if it is one; None if nothing is known against it."""
+        if self.kind in LOCKLESS:
+            return f"this is {self.kind.removeprefix('fuse.')}, whose locks stay on each host"
         for option in self.options:
             name, _, value = option.partition("=")
             if name == "local_lock" and value not in ("", "none"):
@@ -110,11 +124,15 @@ def _plain(text: str) -> str:
 
 
 def may_be_network(found: os.stat_result) -> bool:
-    """Whether it is worth asking: what lies on a device of its own number is a disk of this host."""
+    """Whether it is worth asking, for a short command: what lies on a device of its own number is a disk of this host, or
+    of a cluster (gfs2, ocfs2), which was asked for when the queue was made and is when a worker starts."""
     return os.major(found.st_dev) == 0
 
 
 def require_honest(path: str, mount: Mount) -> None:
-    """Raises UnsafeMount naming the option when hosts would not keep each other out here."""
-    if mount.fault is not None:
-        raise UnsafeMount(f"{path}: mounted with {mount.fault}", hint="trainq doctor")
+    """Raises UnsafeMount naming the option, or the file system, when hosts would not keep each other out here."""
+    if mount.fault is None:
+        return
+    if mount.kind in LOCKLESS:
+        raise UnsafeMount(f"{path}: {mount.fault}", hint="put it on NFS, or on a disk of this host")
+    raise UnsafeMount(f"{path}: mounted with {mount.fault}", hint="trainq doctor")

@@ -45,13 +45,12 @@ def run(
 
 def _announce(queue: Queue, line: Line) -> None:
     """Say what is waited for, before anything else. Raises NotPossible on a queue for one host."""
-    from trainq.ops import doctor
     from trainq.ops.meet import WAIT_S, refuse_one_host
+    from trainq.ops.queue import meet_line
 
     refuse_one_host(queue)
     if not (line.json or line.quiet):
-        again = doctor.meet_line(queue.paths.root)
-        printer.note(f"waiting up to {WAIT_S:g} s for a doctor on another host: {again}")
+        printer.note(f"waiting up to {WAIT_S:g} s for a doctor on another host: {meet_line(queue.paths.root)}")
 
 
 def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:

@@ -28,7 +28,7 @@ def run(
 
     from trainq.base.errors import Usage
     from trainq.base.words import printable
-    from trainq.ops.queue import HIDDEN, found_from_here, init
+    from trainq.ops.queue import HIDDEN, found_from_here, init, meet_line
 
     if shared and local:
         raise Usage("--shared or --local, one of them")
@@ -44,6 +44,9 @@ def run(
         what = "a queue for several hosts" if made.mode == "shared" else "a queue"
         what += f" of group {made.group}" if made.group else ""
         call = "trainq" if found_from_here(made.root) else f"trainq --root {shlex.quote(printable(target))}"
-        return [f"made {what} in {made.root}", f"next: {call} submit -- echo hello; {call} worker --until idle"]
+        lines = [f"made {what} in {made.root}", f"next: {call} submit -- echo hello; {call} worker --until idle"]
+        if made.unproved:
+            lines.append(f"prove the mount before you trust it, on two hosts at once: {meet_line(made.root)}")
+        return lines
 
     return Answer("init", doc, text, ids=(made.root,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.base.words import printable
 from trainq.ops.paused import warning
+from trainq.ops.queue import meet_line
 from trainq.store import queues, reads
 
 if TYPE_CHECKING:
@@ -219,11 +219,6 @@ def _group(queue: Queue) -> Iterator[Check]:
     yield from (Check("group", "warning", text) for text in found)
     if not found:
         yield Check("group", "ok", "every job that waits or runs is proved to be its owner's")
-
-
-def meet_line(root: str) -> str:
-    """The command that proves a mount, on two hosts at the same time."""
-    return f"trainq --root {shlex.quote(printable(root))} doctor --meet"
 
 
 def _hosts(queue: Queue) -> Iterator[Check]:

@@ -97,6 +97,7 @@ class Made(NamedTuple):
     mode: str
     made: bool
     group: str | None = None
+    unproved: str | None = None  # the file system, if its hosts may not see each other's locks
 
 
 def find(root: str | None) -> tuple[str, bool]:
@@ -180,19 +181,27 @@ def is_there(paths: Paths) -> bool:
 
 
 def _mount(path: str, found: os.stat_result) -> Mount | None:
-    """The mount, if it may be one that other hosts see, too."""
+    """The mount, if it may be one that other hosts see, too, as far as a short command looks."""
     from trainq.base import mounts
 
     return mounts.mount_of(path) if mounts.may_be_network(found) else None
 
 
+def require_mount(queue: Queue) -> None:
+    """Look closely at the mount, for who stays. Raises UnsafeMount when this queue must not be used through it."""
+    from trainq.base import mounts
+
+    queue.mount = mounts.mount_of(queue.paths.root)
+    _require_fit(queue, queue.mount)
+
+
 def _require_fit(queue: Queue, mount: Mount) -> None:
     """Raises UnsafeMount when this host, by this mount, must not use a queue of this mode."""
     from trainq.base.errors import UnsafeMount
-    from trainq.base.mounts import require_honest
+    from trainq.base.mounts import LOCKLESS, require_honest
 
     root = words.printable(queue.paths.root)
-    if queue.is_shared:
+    if queue.is_shared or mount.kind in LOCKLESS:
         require_honest(root, mount)
     elif mount.is_remote:
         raise UnsafeMount(
@@ -208,6 +217,13 @@ def convert_line(root: str) -> str:
     return f"trainq --root {shlex.quote(words.printable(root))} db convert --shared"
 
 
+def meet_line(root: str) -> str:
+    """The command that proves a mount, on two hosts at the same time."""
+    import shlex
+
+    return f"trainq --root {shlex.quote(words.printable(root))} doctor --meet"
+
+
 def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     """Make a queue in `root`, or find that it is one already. Any number of processes may do this at once.
 
@@ -215,6 +231,8 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     that group. Raises BadValue for a group that is not there or not this user's, UnsafeRoot, UnsafeMount, Unwritable,
     DiskFull, Damaged, NewerSchema, NotPossible, Unsupported; a root made by half is completed by the next call.
     """
+    from trainq.base.mounts import mount_of
+
     if os.environ.get("TRAINQ_STORE_URL") or os.environ.get("TRAINQ_URL"):
         raise _no_server(None)
     paths = Paths(root)
@@ -228,7 +246,8 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     is_for_group = sharing.is_for_group(paths.root)
     if is_for_group != (group is not None) and not is_there(paths):
         raise UnsafeRoot(f"{words.printable(paths.root)}: a group can write here", hint="--group NAME, or chmod g-w")
-    wanted = _mode_of(paths.root, found, mode)
+    mount = mount_of(paths.root)
+    wanted = _mode_of(paths.root, mount, mode)
     if not is_there(paths) and wanted == "shared":
         paths.database = paths.shared_database
     for directory in paths.directories():
@@ -257,7 +276,8 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
         )
     if group_id is not None and not (is_for_group and found.st_gid == group_id):
         raise NotPossible(f"{words.printable(paths.root)}: already a queue, and not one of group {group}")
-    return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None)
+    unproved = mount.kind if is_mode == "shared" and mount.is_unproved else None
+    return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None, unproved)
 
 
 def _make_tables(paths: Paths, mode: str) -> bool:
@@ -321,6 +341,8 @@ def convert(root: str | None, mode: str) -> Made:
     Raises NotPossible while a worker lives, a job runs, or anybody has it open; Denied, NoRoot, UnsafeRoot, DiskFull, and
     UnsafeMount where the mode does not fit.
     """
+    from trainq.base.mounts import mount_of
+
     path, named = find(root)
     paths = Paths(path)
     try:
@@ -335,7 +357,7 @@ def convert(root: str | None, mode: str) -> Made:
         )
     if not is_there(paths):
         raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root))
-    _mode_of(paths.root, found, mode)
+    _mode_of(paths.root, mount_of(paths.root), mode)
     source, target = paths.local_database, paths.shared_database
     if mode == "local":
         source, target = target, source
@@ -383,14 +405,13 @@ def _require_unused(tx: Transaction, zombie_after_s: float) -> None:
         )
 
 
-def _mode_of(root: str, found: os.stat_result, mode: str | None) -> str:
+def _mode_of(root: str, mount: Mount, mode: str | None) -> str:
     """The mode that is asked for, or else the file system's. Raises UnsafeMount where hosts would not keep each other out."""
-    mount = _mount(root, found)
-    if mount is None or not mount.is_network or (mode == "local" and not mount.is_remote):
-        return mode or "local"
     from trainq.base.errors import UnsafeMount
-    from trainq.base.mounts import require_honest
+    from trainq.base.mounts import LOCKLESS, require_honest
 
+    if mount.kind not in LOCKLESS and (not mount.is_network or (mode == "local" and not mount.is_remote)):
+        return mode or "local"
     require_honest(words.printable(root), mount)
     if mode == "local":
         raise UnsafeMount(f"{words.printable(root)}: other hosts see it, too: this is {mount.kind}", hint="--shared")

@@ -20,7 +20,7 @@ from trainq.base.crash import point
 from trainq.base.errors import MadeAnew, NotPossible, TrainqError
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
-from trainq.ops.queue import require_directories
+from trainq.ops.queue import require_directories, require_mount
 from trainq.store import jobs, queues, workers
 from trainq.store.session import Unsure
 from trainq.version import __version__
@@ -106,6 +106,7 @@ class Worker:
 
     def _open(self, opened: contextlib.ExitStack) -> None:
         """Open everything; `opened` closes it in the reverse order, jobs first, also when this fails half-way."""
+        require_mount(self.queue)
         require_directories(self.queue)
         if self.options.name:
             opened.callback(self._take_name().release)
