@@ -131,7 +131,6 @@ def _store(queue: Queue) -> Iterator[Check]:
     with queue.session.reading() as tx:
         now, took_s = tx.now, time.monotonic() - began
         library, facts = reads.engine(tx), reads.facts(tx)
-        faults = reads.integrity(tx)
         counts = sum(n for _, _, n in reads.counts(tx))
     # What SQLite calls wal is on a shared queue the log of who is in alone, and gone with it.
     how = "shared mode: one host at a time" if queue.is_shared else f"{facts['mode']} mode, {library['journal']}"
@@ -142,10 +141,24 @@ def _store(queue: Queue) -> Iterator[Check]:
         what = f"this host's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the file server's"
         yield Check("clock", "ok", what)
         yield Check("latency", "ok", f"a look at the queue took {took_s * 1e3:.0f} ms")
+    faults = _torn(queue)
     for text in faults:
         yield Check("integrity", "bad", text)
     if not faults:
         yield Check("integrity", "ok", "quick check finds nothing")
+
+
+def _torn(queue: Queue) -> list[str]:
+    """What the quick check finds. It reads every page, so on a shared queue each table has a turn of its own."""
+    with queue.session.reading() as tx:
+        if not queue.is_shared:
+            return reads.integrity(tx)
+        tables = reads.tables(tx)
+    faults = []
+    for table in tables:
+        with queue.session.reading() as tx:
+            faults += reads.integrity(tx, table)
+    return faults
 
 
 def _locks(queue: Queue) -> Iterator[Check]:
@@ -212,10 +225,9 @@ def _group(queue: Queue) -> Iterator[Check]:
     """On a group's queue: jobs that are not what their owner has submitted, or not that of who they say."""
     if not queue.is_for_group:
         return
-    from trainq.ops.proofs import unproved
+    from trainq.ops.proofs import unproved_outside
 
-    with queue.session.reading() as tx:
-        found = list(unproved(tx, queue.paths, PROVED_AT_MOST))
+    found = list(unproved_outside(queue.session, queue.paths, PROVED_AT_MOST))
     yield from (Check("group", "warning", text) for text in found)
     if not found:
         yield Check("group", "ok", "every job that waits or runs is proved to be its owner's")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from trainq.store.session import Session, Transaction
 
 
+PIECE = 100
+"""So many jobs are read at a time by who goes on without the gate."""
+
+
 def require(paths: Paths, claimed: Claimed, users: Collection[int] | None = None) -> None:
     """A job is its owner's, as it was submitted, and (`users`) the owner is one of these. Raises Denied, and the errors
     of sick storage."""
@@ -40,15 +44,38 @@ def require(paths: Paths, claimed: Claimed, users: Collection[int] | None = None
         raise Denied(f"{said}, but it is not what {hosts.known_as(found.user_id)} has submitted: its rows were changed")
 
 
-def unproved(tx: Transaction, paths: Paths, limit: int = -1) -> Iterator[str]:
+def unproved(tx: Transaction, paths: Paths) -> Iterator[str]:
     """Of the jobs that wait or run, or were not run for that: what is wrong with each that is not proved."""
-    for job_id in jobs.to_prove(tx, limit):
-        claimed = jobs.as_claimed(tx, job_id)
-        try:
-            if claimed is not None:
-                require(paths, claimed)
-        except Denied as error:
-            yield error.message
+    for job_id in jobs.to_prove(tx, -1):
+        fault = _fault(paths, jobs.as_claimed(tx, job_id))
+        if fault is not None:
+            yield fault
+
+
+def unproved_outside(session: Session, paths: Paths, limit: int) -> Iterator[str]:
+    """The same for the oldest jobs, for who shall keep nobody from the gate: rows are read a piece at a time, and files
+    without it. What is found so may have ended meanwhile, and is looked at again."""
+    with session.reading() as tx:
+        ids = jobs.to_prove(tx, limit)
+    for first in range(0, len(ids), PIECE):
+        with session.reading() as tx:
+            claimed = [jobs.as_claimed(tx, job_id) for job_id in ids[first : first + PIECE]]
+        doubtful = [one.row["id"] for one in claimed if one is not None and _fault(paths, one) is not None]
+        if doubtful:
+            with session.reading() as tx:
+                still = set(jobs.to_prove(tx, -1)).intersection(doubtful)
+                faults = [_fault(paths, jobs.as_claimed(tx, job_id)) for job_id in sorted(still)]
+            yield from (fault for fault in faults if fault is not None)
+
+
+def _fault(paths: Paths, claimed: Claimed | None) -> str | None:
+    """What is wrong with a job, if it is there and not proved."""
+    try:
+        if claimed is not None:
+            require(paths, claimed)
+    except Denied as error:
+        return error.message
+    return None
 
 
 def is_needed(tx: Transaction, paths: Paths, call: str, before: float) -> bool:

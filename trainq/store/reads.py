@@ -232,9 +232,15 @@ def engine(tx: Transaction) -> dict[str, Any]:
     }
 
 
-def integrity(tx: Transaction) -> list[str]:
-    """What SQLite's quick check says is wrong; empty when nothing is."""
-    return [row[0] for row in tx.rows("PRAGMA quick_check(10)") if row[0] != "ok"]
+def tables(tx: Transaction) -> list[str]:
+    """The names of all tables."""
+    return [row[0] for row in tx.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+
+
+def integrity(tx: Transaction, table: str | None = None) -> list[str]:
+    """What SQLite's quick check says is wrong, of one table or of all and the free pages; empty when nothing is."""
+    what = "10" if table is None else '"' + table.replace('"', '""') + '"'
+    return [row[0] for row in tx.rows(f"PRAGMA quick_check({what})") if row[0] != "ok"][:10]
 
 
 def _where(which: Filter) -> tuple[str, list[Any]]:
