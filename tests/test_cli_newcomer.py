@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import time
 
 import pytest
@@ -408,6 +409,28 @@ def test_a_quiet_worker_prints_the_ids_of_what_has_ended(run_trainq):
     assert again == "2 attempts: 1 to be retried, 1 errored\n"
     run_trainq.ok("submit", "--", "sh", "-c", "test $TRAINQ_ATTEMPT = 2 || exit 75")
     assert run_trainq.ok("worker", "--until", "empty").out == "2 attempts: 1 requeued, 1 done\n"
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "said"),
+    [
+        ("spawn", 4, "attempt 1 of job 1 never ran: no such program"),
+        ("zombie", 3, "the log of job 1, attempt 1, is deleted"),
+    ],
+)
+def test_logs_of_an_attempt_that_never_started(run_trainq, cause, code, said):
+    """It is not said to be deleted: why nothing was run is. Of a lost worker's nobody knows."""
+    run_trainq.ok("submit", "--", "true")
+    run_trainq.ok("worker", "--until", "idle")
+    os.unlink(os.path.join(run_trainq.root, "runs", "1", "1", "log"))
+    with contextlib.closing(sqlite3.connect(os.path.join(run_trainq.root, "queue.sqlite"))) as db, db:
+        changed = (
+            "UPDATE event SET started_at = NULL, cause = ?, error = 'no such program' WHERE claimed_at IS NOT NULL"
+        )
+        db.execute(changed, (cause,))
+    told = run_trainq("logs", 1)
+    assert (told.code, said in told.err) == (code, True), told
+    assert "hint: trainq history 1" in told.err
 
 
 def test_doctor_shows_the_settings_that_were_changed(run_trainq):

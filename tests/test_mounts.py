@@ -8,11 +8,13 @@ import os
 import subprocess
 
 import pytest
+from conftest import Trainq
 
-from trainq.base import mounts
+from trainq.base import hosts, mounts
 from trainq.base.errors import NotPossible, UnsafeMount
 from trainq.cli.main import run
 from trainq.ops import queue as queues
+from trainq.ops.doctor import examine
 from trainq.ops.queue import init, open_queue
 
 LINES = {
@@ -247,6 +249,52 @@ def test_the_mode_of_a_queue_stays(tmp_path, seen_as):
         init(str(tmp_path / "q"), "shared")
     assert caught.value.hint.endswith("db convert --shared")
     assert open_queue(str(tmp_path / "q")).session.is_cheap
+
+
+def test_the_other_way_round_too(tmp_path):
+    root = str(tmp_path / "q")
+    init(root, "shared")
+    with pytest.raises(NotPossible, match="already a shared queue") as caught:
+        init(root, "local")
+    assert caught.value.hint == f"trainq --root {root} db convert --local"
+    assert queues.convert(root, "local").made
+
+
+def test_no_queue_becomes_one_of_a_group(tmp_path):
+    """A queue's group is what all of its files are made for: the way on is a new one."""
+    root = str(tmp_path / "q")
+    init(root)
+    with pytest.raises(NotPossible, match="already a queue, and not one of group") as caught:
+        init(root, None, str(os.getgid()))
+    assert caught.value.hint == f"there is no conversion; a new one: trainq init --group {os.getgid()} DIR"
+
+
+def test_a_read_only_file_system_is_called_so(tmp_path, root):
+    """No chmod helps: submit, worker and doctor say what it is."""
+    trainq = Trainq(str(tmp_path / "seen"), str(tmp_path))
+    os.mkdir(trainq.root)
+    for mode in ("local", "shared"):
+        if mode == "shared":
+            queues.convert(root, mode)
+        with mounted("--bind", root, trainq.root):
+            subprocess.run(["mount", "-o", "remount,bind,ro", trainq.root], check=True)
+            for words in (("submit", "--", "true"), ("worker", "--once")):
+                refused = trainq(*words)
+                assert (refused.code, "read-only file system" in refused.err) == (6, True), refused
+                assert "chmod" not in refused.err
+            found = trainq("doctor")
+            assert (found.code, "read-only file system" in found.out) == (6, True), found
+
+
+def test_doctor_names_owner_and_group(tmp_path):
+    root = str(tmp_path / "q")
+    init(root, None, str(os.getgid()))
+    (line,) = [check.message for check in examine(open_queue(root)).checks if check.name == "root"]
+    owner = f"of {hosts.known_as(os.getuid())}"
+    assert f"mode 2770, {owner}, group {queues.group_name(os.getgid())} (gid {os.getgid()}), on " in line
+    init(str(tmp_path / "mine"))
+    (line,) = [check.message for check in examine(open_queue(str(tmp_path / "mine"))).checks if check.name == "root"]
+    assert f"mode 0700, {owner}, on " in line
 
 
 def test_a_queue_for_one_host_is_refused_through_a_network(tmp_path, seen_as):

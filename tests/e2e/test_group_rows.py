@@ -227,7 +227,9 @@ def test_who_is_not_in_the_group_is_locked_out(two, place):
     for words in (("status",), ("submit", "--", "true"), ("worker", "--once"), ("prune",), ("doctor",)):
         done = stranger(*words)
         assert (done.code, done.out) == (6, ""), done
-        assert "not open to you" in done.err
+        assert (
+            f"not open to you: it is that of group {GROUP} and belongs to {ann.user_id} (uid {ann.user_id})" in done.err
+        )
     with pytest.raises(subprocess.CalledProcessError):
         stranger.python("import os, sys; os.listdir(sys.argv[1])", ann.root)
 
@@ -305,6 +307,10 @@ def test_a_forged_user_column_is_refused_and_reported(members):
     assert f"(uid {ANN})" in error
     assert f"(uid {BOB})" in error
     assert not os.path.exists(ann.dir / "stolen")
+    card = ann.ok("status", jobs[0]).out
+    assert f"next: trainq history {jobs[0]}; trainq retry {jobs[0]}" in card
+    log = ann("logs", jobs[0])
+    assert (log.code, f"attempt 1 of job {jobs[0]} never ran: {error}" in log.err) == (4, True), log
     own = ann.submit("--", "true")
     ann.ok("worker", "--once")
     assert ann.state(own) == "done"

@@ -34,6 +34,8 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
         yield "environment"
         yield lines_of([(name, value or " ") for name, value in sorted(job["env"].items())])
     following = NEXT.get(job["state"])
+    if job["state"] == "errored" and job["attempts"] and job["attempts"][-1]["cause"] == "poison":
+        following = "trainq history {id}; trainq retry {id}"  # nothing of it was run, or written
     if row.get("opens"):
         following = row["opens"]
     if job["state"] == "done" and job["model"]["version"]:

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.base import clock
+from trainq.base import clock, hosts
 from trainq.base.errors import GateBusy, NotPossible, TimedOut, TrainqError
 from trainq.base.files import is_directory
 from trainq.base.mounts import mount_of
@@ -14,7 +14,7 @@ from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.base.words import printable
 from trainq.ops.paused import warning
-from trainq.ops.queue import meet_line
+from trainq.ops.queue import group_name, is_read_only, meet_line
 from trainq.store import queues, reads
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ def _root(queue: Queue) -> Iterator[Check]:
     found = os.stat(path)
     mount = mount_of(path)
     mode = "for several hosts" if queue.is_shared else "for one host"
-    yield Check("root", "ok", f"{path}, {mode}, mode {found.st_mode & 0o7777:04o}, uid {found.st_uid}, on {mount.kind}")
+    whose = f"of {hosts.known_as(found.st_uid)}"
+    if queue.is_for_group:
+        whose += f", group {group_name(found.st_gid)} (gid {found.st_gid})"
+    yield Check("root", "ok", f"{path}, {mode}, mode {found.st_mode & 0o7777:04o}, {whose}, on {mount.kind}")
     if not queue.is_shared and not mount.is_network:
         return
     words = f"{mount.source or mount.kind} ({','.join(mount.options)})"
@@ -123,7 +126,7 @@ def _faulty(queue: Queue) -> Iterator[str]:
         elif queue.is_for_group and os.lstat(path).st_uid != queue.owner_id:
             yield f"{path}: not that of the queue's owner"
         elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            yield f"{path}: not writable"
+            yield f"{path}: {'read-only file system' if is_read_only(path) else 'not writable'}"
 
 
 def _store(queue: Queue) -> Iterator[Check]:

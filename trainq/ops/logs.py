@@ -44,6 +44,7 @@ def find(queue: Queue, words: Sequence[str], *, attempt: int | None = None, stde
         raise NotFound(f"job {row['id']} has no attempt {number}; its last is {row['attempt']}")
     path = path_of(queue, row["id"], number, stderr=stderr)
     if row["state"] != "running" and not files.is_there(path):
+        _require_run(queue, row["id"], number)
         raise _gone(queue, row, number, stderr=stderr)
     return Log(row["id"], number, path)
 
@@ -139,6 +140,19 @@ def _row(queue: Queue, job_id: int) -> Row:
     if not rows:
         raise NotFound(f"no such job: {job_id}; it was deleted while we looked")
     return rows[0]
+
+
+def _require_run(queue: Queue, job_id: int, attempt: int) -> None:
+    """Raises NotPossible, with the reason, when nothing was started in this attempt, so far as that is remembered."""
+    with queue.session.reading() as tx:
+        ended = [row for row in reads.attempts(tx, [job_id]).get(job_id, []) if row["attempt"] == attempt]
+    # Of one whose worker was lost nobody knows: that it had started may not have been written yet.
+    if ended and ended[0]["started_at"] is None and ended[0]["cause"] != "zombie":
+        why = (ended[0]["error"] or ended[0]["message"] or ended[0]["reason"] or "").strip().partition("\n")[0]
+        raise NotPossible(
+            f"attempt {attempt} of job {job_id} never ran" + (f": {why}" if why else ""),
+            hint=f"trainq history {job_id}",
+        )
 
 
 def _gone(queue: Queue, row: Row, attempt: int, *, stderr: bool) -> NotFound:

@@ -152,10 +152,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     except OSError as error:
         raise Unwritable(f"{words.printable(path)}: {error.strerror}") from error
     _trust(path, found, named=named)
-    try:
-        os.stat(os.path.join(path, "."))
-    except PermissionError as error:
-        raise Unwritable(f"{words.printable(path)}: this queue is not open to you") from error
+    _require_open(path, found)
     queue.mount = _mount(path, found)
     there = is_there(queue.paths)
     if not queue.is_shared and not queue.hears_all:
@@ -169,6 +166,20 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
     if queue.mount is not None:
         _require_fit(queue, queue.mount)
     return queue
+
+
+def _require_open(path: str, found: os.stat_result) -> None:
+    """Raises Unwritable naming whose it is when this user may not go in."""
+    try:
+        os.stat(os.path.join(path, "."))
+    except PermissionError as error:
+        name, owner = words.printable(path), hosts.known_as(found.st_uid)
+        if found.st_mode & sharing.GROUP == sharing.GROUP:
+            group = group_name(found.st_gid)
+            whose, hint = f"it is that of group {group} and belongs to {owner}", f"ask to be put into group {group}"
+        else:
+            whose, hint = f"it belongs to {owner}", "a queue for several users: trainq init --group NAME DIR"
+        raise Unwritable(f"{name}: this queue is not open to you: {whose}", hint=hint) from error
 
 
 def is_there(paths: Paths) -> bool:
@@ -210,11 +221,11 @@ def _require_fit(queue: Queue, mount: Mount) -> None:
         )
 
 
-def convert_line(root: str) -> str:
-    """The command that makes a queue there one for several hosts."""
+def convert_line(root: str, mode: str = "shared") -> str:
+    """The command that makes a queue there one for several hosts, or for one."""
     import shlex
 
-    return f"trainq --root {shlex.quote(words.printable(root))} db convert --shared"
+    return f"trainq --root {shlex.quote(words.printable(root))} db convert --{mode}"
 
 
 def meet_line(root: str) -> str:
@@ -243,6 +254,7 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
         _give(paths.root, group_id, 0o2770)
     found = os.stat(paths.root)
     _trust(paths.root, found, named=True)
+    _require_open(paths.root, found)
     is_for_group = sharing.is_for_group(paths.root)
     if is_for_group != (group is not None) and not is_there(paths):
         raise UnsafeRoot(f"{words.printable(paths.root)}: a group can write here", hint="--group NAME, or chmod g-w")
@@ -272,12 +284,15 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     if mode is not None and mode != is_mode:
         raise NotPossible(
             f"{words.printable(paths.root)}: already a {is_mode} queue",
-            hint=convert_line(paths.root) if mode == "shared" else None,
+            hint=convert_line(paths.root, mode),
         )
     if group_id is not None and not (is_for_group and found.st_gid == group_id):
-        raise NotPossible(f"{words.printable(paths.root)}: already a queue, and not one of group {group}")
+        raise NotPossible(
+            f"{words.printable(paths.root)}: already a queue, and not one of group {group}",
+            hint=f"there is no conversion; a new one: trainq init --group {group} DIR",
+        )
     unproved = mount.kind if is_mode == "shared" and mount.is_unproved else None
-    return Made(paths.root, is_mode, made, _group_name(found.st_gid) if is_for_group else None, unproved)
+    return Made(paths.root, is_mode, made, group_name(found.st_gid) if is_for_group else None, unproved)
 
 
 def _make_tables(paths: Paths, mode: str) -> bool:
@@ -319,7 +334,8 @@ def _group_id(name: str) -> int:
     return group_id
 
 
-def _group_name(group_id: int) -> str:
+def group_name(group_id: int) -> str:
+    """The name of a gid, or its digits when the group database does not know it."""
     import grp
 
     try:
@@ -350,6 +366,7 @@ def convert(root: str | None, mode: str) -> Made:
     except OSError as error:
         raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
     _trust(paths.root, found, named=named)
+    _require_open(paths.root, found)
     if os.geteuid() not in (0, found.st_uid):
         owner = hosts.user_name(found.st_uid)
         raise Denied(
@@ -427,7 +444,14 @@ def require_directories(queue: Queue) -> None:
         if not files.is_directory(path):
             raise Unwritable(f"{name}: this directory of the queue is missing", hint=init_line(queue.paths.root))
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            if is_read_only(path):
+                raise Unwritable(f"{name}: read-only file system", hint="mount it so that it can be written")
             raise Unwritable(f"{name}: this directory of the queue cannot be written", hint=f"chmod u+rwx {name}")
+
+
+def is_read_only(path: str) -> bool:
+    """Whether the file system, as it is mounted here, takes no writes from anybody."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def require_real_directories(queue: Queue) -> None:
