@@ -424,6 +424,59 @@ def test_a_directory_that_was_replaced_is_not_used(two, name):
     assert ann("doctor").code == 6
 
 
+@pytest.mark.parametrize("bits", [0o2750, 0o750, 0o700])
+@pytest.mark.parametrize("swapped", [None, "bell", "theirs"])
+def test_a_group_s_queue_that_was_shut_is_not_taken_for_one_user_s(two, bits, swapped):
+    """Without the group's right to write in the root, what the members have written is there still: nothing is run,
+    nothing put in, and one line says how to open it again. Whatever a member had put in the place of specs/."""
+    ann, bob = two
+    job = bob.submit("--", "touch", "stolen")
+    bob.write("UPDATE job SET user_id = ?, user = 'ann'", ANN)
+    if swapped == "bell":
+        bob.python(
+            "import os, sys; os.chdir(sys.argv[1]); os.rename('specs', 'x'); os.rename('bell', 'specs')", bob.root
+        )
+    elif swapped == "theirs":
+        bob.python("import os, sys; os.chdir(sys.argv[1]); os.rename('specs', 'x'); os.mkdir('specs', 0o750)", bob.root)
+    ann.python("import os, sys; os.chmod(sys.argv[1], int(sys.argv[2]))", ann.root, bits)
+    for words in (("worker", "--once"), ("submit", "--", "true"), ("prune",), ("status",), ("init", ann.root)):
+        done = ann(*words, root=None if words[0] == "init" else ann.root)
+        assert done.code == 6, done
+        assert "this was a group's queue" in done.err
+        assert "chmod 2770" in done.err
+    assert not os.path.exists(ann.dir / "stolen")
+    if swapped is None:
+        os.chmod(ann.root, 0o2770)
+        ann.ok("worker", "--once")
+        refused(ann, job)
+
+
+@pytest.mark.parametrize("bits", [0o2755, 0o2700, 0o755])
+def test_a_queue_of_one_user_may_lie_in_a_group_s_directory(two, place, bits):
+    """What was made in a set-gid directory and never was a group's is one user's, and used as ever."""
+    ann, _ = two
+    root = place / "ann" / "work" / "own"
+    root.mkdir()
+    os.chown(root, ANN, GROUP)
+    os.chmod(root, bits)
+    ann.ok("init", root, root=None)
+    ann.ok("submit", "--", "true", root=str(root))
+    assert ann.ok("worker", "--once", "--json", root=str(root)).json["total"] == 1
+
+
+@pytest.mark.parametrize("name", ["specs", "runs", "models"])
+def test_a_directory_that_changed_places_is_not_used(two, name):
+    """Nor one of the owner's own: in one that is not sticky everybody takes away what is others'."""
+    ann, bob = two
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rename(sys.argv[2], 'x'); os.rename('data', sys.argv[2])"
+    bob.python(code, bob.root, name)
+    for words in (("prune",), ("submit", "--", "true"), ("worker", "--once")):
+        done = ann(*words)
+        assert done.code == 6, done
+        assert f"{name}: not the directory" in done.err
+    assert f"{name}: not that of the queue's owner" in ann("doctor").out
+
+
 @pytest.mark.parametrize("how", ["theirs", "link", "open"])
 def test_settings_that_are_not_the_owner_s_are_refused(two, how):
     """What a type runs is the queue's owner's word: a trainq.toml of a member's, a link, or one that others can write stops

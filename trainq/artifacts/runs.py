@@ -87,7 +87,8 @@ def _own_directory(paths: Paths, job: int, directory: str) -> str:
     On a group's queue others can put a directory there before: what lies in it is not gone on from, nor run.
     """
     with oserrors.reporting(directory):
-        is_for_group = sharing.is_for_group(paths.root)
+        # Either: a worker may be at work while its root is shut for the group, whose members write in runs/ still.
+        is_for_group = sharing.is_for_group(paths.root) or sharing.is_for_group(paths.runs)
         for path in (paths.run(job), directory):
             if trees.make_own_directory(path) or not is_for_group:
                 continue

@@ -14,7 +14,7 @@ from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.base.words import printable
 from trainq.ops.paused import warning
-from trainq.ops.queue import group_name, is_read_only, meet_line
+from trainq.ops.queue import group_name, is_read_only, is_real, meet_line
 from trainq.store import queues, reads
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _faulty(queue: Queue) -> Iterator[str]:
     for path in (queue.paths.root, *queue.paths.directories()):
         if not is_directory(path):
             yield f"{path}: missing"
-        elif queue.is_for_group and os.lstat(path).st_uid != queue.owner_id:
+        elif path != queue.paths.root and not is_real(queue, path):
             yield f"{path}: not that of the queue's owner"
         elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             yield f"{path}: {'read-only file system' if is_read_only(path) else 'not writable'}"

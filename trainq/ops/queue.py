@@ -151,7 +151,7 @@ def open_queue(root: str | None = None, flags: Mapping[str, str] | None = None) 
         found = os.stat(path)
     except OSError as error:
         raise Unwritable(f"{words.printable(path)}: {error.strerror}") from error
-    _trust(path, found, named=named)
+    _trust(queue.paths, found, named=named)
     _require_open(path, found)
     queue.mount = _mount(path, found)
     there = is_there(queue.paths)
@@ -253,7 +253,7 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     if group_id is not None and not is_there(paths):
         _give(paths.root, group_id, 0o2770)
     found = os.stat(paths.root)
-    _trust(paths.root, found, named=True)
+    _trust(paths, found, named=True)
     _require_open(paths.root, found)
     is_for_group = sharing.is_for_group(paths.root)
     if is_for_group != (group is not None) and not is_there(paths):
@@ -365,7 +365,7 @@ def convert(root: str | None, mode: str) -> Made:
         found = os.stat(paths.root)
     except OSError as error:
         raise NoRoot(f"{words.printable(paths.root)}: there is no queue here", hint=init_line(paths.root)) from error
-    _trust(paths.root, found, named=named)
+    _trust(paths, found, named=named)
     _require_open(paths.root, found)
     if os.geteuid() not in (0, found.st_uid):
         owner = hosts.user_name(found.st_uid)
@@ -457,21 +457,25 @@ def is_read_only(path: str) -> bool:
 def require_real_directories(queue: Queue) -> None:
     """On a group's queue, no directory of the root is one that somebody else of the group has put in its place: what is
     written and deleted there would be elsewhere. Raises UnsafeRoot."""
-    for path in queue.paths.directories() if queue.is_for_group else ():
-        if not _is_real(path, queue.owner_id):
+    for path in queue.paths.directories():
+        if not is_real(queue, path):
             raise UnsafeRoot(
                 f"{words.printable(path)}: not the directory that {hosts.known_as(queue.owner_id)} made here",
                 hint="look whose it is: ls -l",
             )
 
 
-def _is_real(path: str, owner_id: int) -> bool:
-    """Whether it is a directory of that user's, or nothing."""
+def is_real(queue: Queue, path: str) -> bool:
+    """Whether a directory of a group's root is that of its owner, or not there. Another one of the owner's is not sticky
+    where it must be."""
+    if not queue.is_for_group:
+        return True
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return True
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner_id
+    is_fit = bool(found.st_mode & stat.S_ISVTX) or not queue.paths.is_kept_apart(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == queue.owner_id and is_fit
 
 
 def init_line(root: str) -> str:
@@ -487,8 +491,8 @@ def _no_server(config: str | None) -> Unsupported:
     return Unsupported(f"{source} names a database server, which is not supported by this version", hint=hint)
 
 
-def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
-    name = words.printable(path)
+def _trust(paths: Paths, found: os.stat_result, *, named: bool) -> None:
+    name = words.printable(paths.root)
     if not stat.S_ISDIR(found.st_mode):
         raise NoRoot(f"{name}: this is not a directory", hint="name another one")
     if found.st_mode & stat.S_IWOTH:
@@ -500,9 +504,23 @@ def _trust(path: str, found: os.stat_result, *, named: bool) -> None:
             f"{name}: its group can write here, and so make your workers run code",
             hint=f"chmod g-w {name}; a queue for a group: trainq init --group",
         )
+    if not found.st_mode & stat.S_IWGRP and _was_for_group(paths, found):
+        raise UnsafeRoot(
+            f"{name}: this was a group's queue, and what its members have written is in it still",
+            hint=f"chmod 2770 {name}",
+        )
     if not named and found.st_uid != os.getuid():
         owner = hosts.user_name(found.st_uid)
         raise UnsafeRoot(f"{name}: belongs to {owner}, not to you", hint=f"trainq --root {name} if you mean it")
+
+
+def _was_for_group(paths: Paths, found: os.stat_result) -> bool:
+    """Whether a root that no group may write in now once was a group's: the mode of specs/ tells, which nobody but its
+    owner changes, and so does another directory that a member has put in its place."""
+    specs = files.status(paths.specs) if os.access(paths.root, os.X_OK) else None
+    if specs is None or not stat.S_ISDIR(specs.st_mode):
+        return False
+    return bool(specs.st_mode & (stat.S_ISVTX | stat.S_IWGRP)) or specs.st_uid != found.st_uid
 
 
 def _working_directory() -> str:
