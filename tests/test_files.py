@@ -88,6 +88,9 @@ def test_in_a_group_s_directory_modes_are_the_group_s(where, umask):
     names = ("d", "d/e", "own", "own/in", "d/f", "d/secret", "own/f", "own/in/log", "lock")
     found = [f"{mode(f'{where}/{name}'):o}" for name in names]
     assert found == ["2770", "2770", "2750", "2750", "640", "600", "640", "640", "660"]
+    os.chmod(where, 0o3770)
+    trees.make_directories(where, "apart/in")
+    assert [f"{mode(f'{where}/{name}'):o}" for name in ("apart", "apart/in")] == ["3770", "3770"]
 
 
 def test_what_is_given_to_a_group_is_read_by_it_and_changed_by_nobody(where):
@@ -241,6 +244,88 @@ def test_a_directory_is_made_once(where):
     trees.make_directories(where, "x/y/z")
     trees.make_directories(where, "x/y/z")
     assert os.path.isdir(f"{where}/x/y/z")
+
+
+@pytest.mark.parametrize(
+    "make", [trees.make_directory, trees.make_own_directory, lambda path: trees.make_directory(path, 0o3770)]
+)
+@pytest.mark.parametrize("swapped", ["link", "open", "file"])
+def test_what_a_member_puts_in_the_place_of_a_new_directory_is_left_as_it_is(where, monkeypatch, make, swapped):
+    """E18: in a group's directory another member is at work between any two calls: the mode is that of the directory which
+    was made, or it is an error; never that of a victim's."""
+    os.chmod(where, 0o2770)
+    os.mkdir(f"{where}/victim", 0o700)
+    mkdir = os.mkdir
+
+    def swap(path, mode):
+        mkdir(path, mode)
+        os.rename(path, f"{where}/away")
+        if swapped == "link":
+            os.symlink("victim", path)
+        elif swapped == "open":
+            mkdir(path)
+            os.chmod(path, 0o711)
+        else:
+            os.close(os.open(path, os.O_CREAT, 0o600))
+
+    monkeypatch.setattr(os, "mkdir", swap)
+    with pytest.raises(TrainqError):
+        make(f"{where}/new")
+    assert mode(f"{where}/victim") == 0o700 | stat.S_ISGID
+    assert swapped == "link" or mode(f"{where}/new") in (0o711, 0o600)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="another uid needs root")
+def test_a_new_directory_that_is_another_s_is_left_as_it_is(where, monkeypatch):
+    """E18: root's rights are not lent to who is quick."""
+    os.chmod(where, 0o2770)
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, mode: (mkdir(path, mode), os.chown(path, 65534, 65534)))
+    with pytest.raises(Unwritable):
+        trees.make_directory(f"{where}/new")
+    assert mode(f"{where}/new") & 0o777 == 0o700
+
+
+def swapping(monkeypatch, names, path, target):
+    """The next call of these functions of `os` finds a link in the place of `path`."""
+    for name in names:
+        real = getattr(os, name)
+
+        def call(*words, real=real, **how):
+            if words and not os.path.islink(path) and str(words[0]) in (path, os.path.basename(path)):
+                os.rename(path, f"{path}.away")
+                os.symlink(target, path)
+            return real(*words, **how)
+
+        monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("name", ["in", "in/file"])
+def test_giving_to_a_group_follows_no_link(where, monkeypatch, name):
+    """E18: what stands behind a link that was put there a moment ago keeps its mode."""
+    os.chmod(where, 0o2770)
+    os.makedirs(f"{where}/model/in", mode=0o700)
+    os.mkdir(f"{where}/victims", 0o700)
+    files.write_new(f"{where}/model/in/file", b"x", 0o600)
+    files.write_new(f"{where}/file", b"x", 0o600)
+    swapping(
+        monkeypatch, ["chmod", "open"], f"{where}/model/{name}", f"{where}/{'file' if 'file' in name else 'victims'}"
+    )
+    with contextlib.suppress(OSError, TrainqError):
+        trees.give_to_group(f"{where}/model")
+    assert (mode(f"{where}/victims"), mode(f"{where}/file")) == (0o2700, 0o600)
+
+
+@pytest.mark.parametrize("name", ["t", "t/a"])
+def test_opening_what_is_shut_follows_no_link(where, monkeypatch, name):
+    """E18: nor does what is opened to be deleted."""
+    os.makedirs(f"{where}/t/a/b")
+    os.mkdir(f"{where}/victims")
+    os.chmod(f"{where}/victims", 0o755)
+    swapping(monkeypatch, ["chmod", "open"], f"{where}/{name}", f"{where}/victims")
+    with contextlib.suppress(OSError, TrainqError):
+        trees._open_up(f"{where}/t")
+    assert mode(f"{where}/victims") == 0o755
 
 
 def test_a_tree_is_walked_and_removed(where):

@@ -166,6 +166,9 @@ def test_modes_whatever_the_umask(members):
     assert {mode(ann.root, "runs", job, *more) for more in ((), ("1",), ("checkpoints",))} == {"2750"}
     assert mode(ann.root, "runs", job, "1", "log") == "0640"
     assert mode(ann.root, "models", "k") == "2770"
+    os.rmdir(f"{ann.root}/models/.aside")
+    ann.ok("init", "--group", GROUP, ann.root, root=None)
+    assert mode(ann.root, "models/.aside") == "3770"
     assert {mode(ann.root, "models/k/@1", name) for name in ("", "d")} == {"2750"}
     assert {mode(ann.root, "models/k/@1", name) for name in ("manifest.json", "d/model")} == {"0640"}
     for path in (ann.root, *Path(ann.root).rglob("*")):

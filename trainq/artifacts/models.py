@@ -84,7 +84,8 @@ def place(paths: Paths, staged: str, key: str, version: int) -> str:
     if staged == target:
         return target  # a turn before this one did it, and could not commit
     with oserrors.reporting(target):
-        trees.make_directories(paths.models, checked_key(key))
+        # Not sticky as models/ is: `@latest` is replaced by whoever publishes.
+        trees.make_directories(paths.models, checked_key(key), sharing.shared_directory_mode(paths.models))
         if files.is_there(target):
             raise FileExistsError(f"version {version} of this key stands already")
         try:

@@ -25,9 +25,40 @@ def shared_mode(directory: str, alone: int = 0o600) -> int:
     return 0o660 if is_for_group(directory) else alone
 
 
+def shared_directory_mode(directory: str) -> int:
+    """The mode of a directory in this one where all who use the queue may put, replace and take away."""
+    return 0o2770 if is_for_group(directory) else 0o700
+
+
 def is_for_group(directory: str) -> bool:
     """Whether a group may write in it, and what is made in it is the group's: so is the root of a group's queue."""
     return mode_of(directory) & GROUP == GROUP
+
+
+def open_as_is(path: str) -> int:
+    """A descriptor of what has this name now, a link itself and never what it leads to, whatever its mode; for `fstat`,
+    `set_mode` and `set_group`. In a group's directory a member may put something else there between two calls by name."""
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def set_mode(fd: int, mode: int) -> None:
+    """Give what `open_as_is` has opened a mode. `OSError` for a link."""
+    os.chmod(f"/proc/self/fd/{fd}", mode)
+
+
+def change_mode(path: str, mode: int) -> None:
+    """Give what has this name now a mode; a link is refused. Raises the errors of sick storage."""
+    with oserrors.reporting(path):
+        fd = open_as_is(path)
+        try:
+            set_mode(fd, mode)
+        finally:
+            os.close(fd)
+
+
+def set_group(fd: int, group: int) -> None:
+    """Give what `open_as_is` has opened to a group. For a link that is the link's own."""
+    os.chown(f"/proc/self/fd/{fd}", -1, group)
 
 
 def is_ours(path: str) -> bool:

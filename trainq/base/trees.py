@@ -65,12 +65,27 @@ def make_directory(path: str, mode: int | None = None) -> bool:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             return False
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    above = sharing.mode_of(os.path.dirname(path))
     if mode is None:
-        above = sharing.mode_of(os.path.dirname(path))
-        mode = 0o750 | above & sharing.GROUP if above & stat.S_ISGID else 0o700
+        mode = 0o750 | above & (sharing.GROUP | stat.S_ISVTX) if above & stat.S_ISGID else 0o700
     with oserrors.reporting(path):
-        os.chmod(path, mode)
+        fd = sharing.open_as_is(path)
+        try:
+            if above & stat.S_IWGRP:
+                _require_new(fd, path)
+            sharing.set_mode(fd, mode)
+        finally:
+            os.close(fd)
     return True
+
+
+def _require_new(fd: int, path: str) -> None:
+    """In a group's directory: this is what was just made there, not what a member has put in its place since."""
+    found = os.fstat(fd)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(errno.EPERM, "another directory was put in its place", path)
 
 
 def make_own_directory(path: str) -> bool:
@@ -128,21 +143,32 @@ def remove_tree(path: str) -> bool:
 
 def give_to_group(top: str) -> None:
     """Let the group of the directory that `top` lies in read all of it, whatever the umask of who made it, and change
-    nothing. For the owner; links are left alone."""
+    nothing. For the owner; links are left alone. A directory is shut for others before it is looked into: from then on
+    only its owner changes what is in it."""
     group = os.stat(os.path.dirname(top)).st_gid
     inside = (entry.path for entry in walk(top) if entry.kind in ("directory", "file"))
     for path in chain((top,), inside):
-        found = os.lstat(path)
-        mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISDIR(found.st_mode):
-            wanted = mode & ~sharing.OTHERS_WRITE | stat.S_ISGID | 0o750
-        else:
-            wanted = mode & ~sharing.OTHERS_WRITE | 0o040 | (mode & stat.S_IXUSR) >> 3
         with oserrors.step(path):
-            if found.st_gid != group:
-                os.chown(path, -1, group)
-            if wanted != mode:
-                os.chmod(path, wanted)
+            fd = sharing.open_as_is(path)
+            try:
+                _give(fd, group)
+            finally:
+                os.close(fd)
+
+
+def _give(fd: int, group: int) -> None:
+    found = os.fstat(fd)
+    mode = stat.S_IMODE(found.st_mode)
+    if stat.S_ISDIR(found.st_mode):
+        wanted = mode & ~sharing.OTHERS_WRITE | stat.S_ISGID | 0o750
+    elif stat.S_ISREG(found.st_mode):
+        wanted = mode & ~sharing.OTHERS_WRITE | 0o040 | (mode & stat.S_IXUSR) >> 3
+    else:
+        return
+    if found.st_gid != group:
+        sharing.set_group(fd, group)
+    if wanted != mode:
+        sharing.set_mode(fd, wanted)
 
 
 def _remove_deep(path: str) -> None:
@@ -155,7 +181,11 @@ def _remove_deep(path: str) -> None:
 
 
 def _open_up(top: str) -> None:
-    os.chmod(top, 0o700)
-    for entry in walk(top):
-        if entry.kind == "directory":
-            os.chmod(entry.path, 0o700)
+    """Let its owner delete what is in it, and nobody else: each directory before it is looked into."""
+    for path in chain((top,), (entry.path for entry in walk(top) if entry.kind == "directory")):
+        fd = sharing.open_as_is(path)
+        try:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                sharing.set_mode(fd, 0o700)
+        finally:
+            os.close(fd)

@@ -263,9 +263,9 @@ def init(root: str, mode: str | None = None, group: str | None = None) -> Made:
     if not is_there(paths) and wanted == "shared":
         paths.database = paths.shared_database
     for directory in paths.directories():
-        trees.make_directory(directory)
-        if group_id is not None and not is_there(paths):
-            _give(directory, group_id, 0o3770 if paths.is_kept_apart(directory) else 0o2770)
+        is_new = trees.make_directory(directory)
+        if is_for_group and (is_new or not is_there(paths)):
+            _give(directory, found.st_gid, 0o3770 if paths.is_kept_apart(directory) else 0o2770)
     point("init.directories")
     if not os.path.exists(paths.config):
         try:
@@ -347,8 +347,12 @@ def group_name(group_id: int) -> str:
 def _give(directory: str, group_id: int, mode: int) -> None:
     """Make a directory the group's. Whatever else can read it is not."""
     with oserrors.reporting(directory):
-        os.chown(directory, -1, group_id)
-        os.chmod(directory, mode)
+        fd = sharing.open_as_is(directory)
+        try:
+            sharing.set_group(fd, group_id)
+            sharing.set_mode(fd, mode)
+        finally:
+            os.close(fd)
 
 
 def convert(root: str | None, mode: str) -> Made:

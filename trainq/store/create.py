@@ -41,7 +41,7 @@ def create(database: str, *, mode: str = "local") -> bool:
     try:
         with storage_errors(temporary):
             _build(temporary, mode)
-        os.chmod(temporary, sharing.shared_mode(os.path.dirname(database)))
+        sharing.change_mode(temporary, sharing.shared_mode(os.path.dirname(database)))
         point("init.before_link")
         _refuse_old_log(database)
         try:
