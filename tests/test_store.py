@@ -1165,3 +1165,36 @@ def test_free_pages_are_given_back(tmp_path):
     with session.reading() as tx:
         assert tx.value("PRAGMA page_count") < before - 100
     session.close()
+
+
+def spoil(session, sql):
+    with session.writing() as tx:
+        tx.rows(sql)
+
+
+@pytest.mark.parametrize("doc", ["'{'", "'[]'", "x'ff'", "CAST(x'ff' AS TEXT)", '\'{"warn_s": "x"}\''])
+def test_a_claim_of_what_cannot_be_read_ends_it_and_the_next_one_is_claimed(session, doc):
+    """Invariant 10: in the same transaction it is errored, with its number in the error, and out of the way."""
+    put(session, new_job(), new_job())
+    spoil(session, f"UPDATE spec SET doc = {doc} WHERE job_id = 1")
+    with session.writing() as tx:
+        with pytest.raises(jobs.Unreadable, match="job 1 "):
+            jobs.claim(tx, 1, "w1", "here", ["default"])
+        assert jobs.claim(tx, 1, "w1", "here", ["default"]).claim == Claim(2, 1, 1)
+    row = job_row(session, 1)
+    assert (row["state"], row["reason"], row["side"]) == ("errored", "poison", "system")
+    assert row["error"].startswith("job 1 cannot be read")
+    with session.reading() as tx:
+        counts_are_real(tx)
+
+
+@pytest.mark.parametrize(
+    "sql", ["DELETE FROM spec", "UPDATE spec SET doc = '{'", "UPDATE job SET system_used = 'x', max_attempts = 'x'"]
+)
+def test_a_lost_job_whose_rows_were_spoiled_is_taken_back_still(session, sql):
+    """Invariant 10: a look at the running ends no worker and no janitor."""
+    put(session)
+    claim = take(session).claim
+    spoil(session, sql)
+    zombify(session, claim)
+    assert job_row(session, 1)["state"] in ("pending", "errored")

@@ -357,6 +357,98 @@ def test_what_was_changed_since_the_submit_is_refused(two, what):
     assert f"(uid {ANN})" in refused(ann, job)
 
 
+def stored(tq: Tq, job: int) -> tuple[str, str, str]:
+    """State, reason and error of a job of which trainq may not be able to read more."""
+    with contextlib.closing(sqlite3.connect(database(tq.root))) as db:
+        return db.execute("SELECT state, reason, error FROM job WHERE id = ?", (job,)).fetchone()
+
+
+SPOILED = {
+    "no JSON": "UPDATE spec SET doc = '{' WHERE job_id = 1",
+    "no object": "UPDATE spec SET doc = '[]' WHERE job_id = 1",
+    "other values": """UPDATE spec SET doc = '{"cwd": 5, "warn_s": "x", "stall_after_s": []}' WHERE job_id = 1""",
+    "too deep": "UPDATE spec SET doc = replace(hex(zeroblob(50000)), '00', '[') WHERE job_id = 1",
+    "no number": "UPDATE spec SET doc = '{\"a\":' || replace(hex(zeroblob(5000)), '00', '11') || '}' WHERE job_id = 1",
+    "bytes": "UPDATE spec SET doc = x'ff' WHERE job_id = 1",
+    "no text": "UPDATE spec SET doc = CAST(x'22ff22' AS TEXT) WHERE job_id = 1",
+    "no spec": "DELETE FROM spec WHERE job_id = 1",
+    "no call": "UPDATE job SET submission_id = 99 WHERE id = 1",
+    "environment": "UPDATE environ SET doc = '[5]' WHERE id = (SELECT environ_id FROM submission WHERE first_id = 1)",
+    "set": "UPDATE data SET z = CAST(x'ff' AS TEXT)",
+    "set's name": "UPDATE job_data SET name = x'ff'",
+    "place": "UPDATE submission SET first_id = 'x', count = 2 WHERE first_id = 1",
+    "far away": "UPDATE submission SET first_id = -4611686018427387904 WHERE first_id = 1",
+    "umask": "UPDATE submission SET umask = x'ff' WHERE first_id = 1",
+    "name": "UPDATE job SET name = x'ff' WHERE id = 1",
+    "limit": "UPDATE job SET time_s = 'x', grace_s = 'x' WHERE id = 1",
+    "attempts": "UPDATE job SET max_attempts = 'x' WHERE id = 1",
+    "attempt": "UPDATE job SET attempt = 9223372036854775807 WHERE id = 1",
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_job_whose_rows_cannot_be_read_stops_no_worker(two, what):
+    """Invariant 10: it ends errored with its number and a word of why, what comes after it runs, and the worker is well."""
+    ann, bob = two
+    (ann.dir / "set").write_text("data")
+    os.chown(ann.dir / "set", ANN, ANN)
+    bad = ann.submit("--priority", "9", "--data", "set", "--", "touch", "ran")
+    good = ann.submit("--env", "OTHER=1", "--", "true", env={"MORE": "1"})
+    bob.write("UPDATE environ SET id = id")
+    bob.write(SPOILED[what])
+    sick = ann("doctor", "--json")
+    if what != "attempt":  # which is read only once it is counted up
+        assert sick.code == 1
+        said = [check["message"] for check in sick.json["checks"] if check["name"] == "group"]
+        assert len(said) == 1
+        assert said[0].startswith(f"job {bad} ")
+    done = ann.ok("worker", "--until", "idle", "--json", "--slots", "1")
+    assert done.json["quarantine"] is None
+    assert ann.state(good) == "done"
+    state, reason, error = stored(ann, bad)
+    assert (state, reason) == ("errored", "poison")
+    assert f"job {bad} " in error
+    assert not os.path.exists(ann.dir / "ran")
+    for words in (("status",), ("history", bad), ("prune",), ("doctor",)):
+        assert ann(*words).code in (0, 1, 3), words
+
+
+WHILE_IT_RUNS = {
+    "costs": "UPDATE job SET user_used = 'x', retries = 'x', system_used = x'ff', max_attempts = 'x', idle_requeues = 'x'",
+    "spec": "UPDATE spec SET doc = '{'",
+    "retries": """UPDATE spec SET doc = '{"retry_on": 5, "backoff_s": "x", "retry_grow": "x", "mem": "x"}'""",
+    "grace": "UPDATE job SET cancel_at = 1, cancel_grace_s = 'x'",
+    "message": "UPDATE job SET cancel_by = x'ff', message = x'ff', error = x'ff'",
+}
+
+
+@pytest.mark.parametrize("what", WHILE_IT_RUNS)
+def test_a_job_whose_rows_are_spoiled_while_it_runs_stops_no_worker(two, what):
+    """Invariant 10: however it ends then, it ends, and the next one runs."""
+    ann, bob = two
+    job = ann.submit("--retries", "1", "--shell", "while test ! -e go; do sleep 0.05; done; exit 3")
+    with ann.worker("--slots", "1") as worker:
+        until(lambda: ann.job(job)["attempt"]["pid"])
+        bob.write(WHILE_IT_RUNS[what])
+        (ann.dir / "go").touch()
+        good = ann.submit("--", "true")
+        until(lambda: stored(ann, good)[0] == "done")
+        assert stored(ann, job)[0] in ("errored", "canceled", "held")
+        assert worker.said("job ended")[0]["id"] == job
+
+
+def test_what_waits_by_a_spoiled_time_or_priority_stops_no_worker(two):
+    """Invariant 10: neither in the index of what is due, nor where the first of several queues is looked for."""
+    ann, bob = two
+    Path(ann.root, "trainq.toml").write_text('[queues]\nnames = ["default", "other"]\n')
+    held, first, good = ann.submit("--", "true"), ann.submit("--", "true"), ann.submit("--queue", "other", "--", "true")
+    bob.write("UPDATE job SET state = 'held', due_at = 'x' WHERE id = ?", held)
+    bob.write("UPDATE job SET priority = 'x' WHERE id = ?", first)
+    ann.ok("worker", "--until", "idle")
+    assert (ann.state(first), ann.state(good)) == ("done", "done")
+    assert ann("status").code == 0
+
+
 @pytest.mark.parametrize("how", ["copied", "link", "replayed", "gone", "shut"])
 def test_another_s_spec_file_proves_nothing(two, how):
     """A copy of Ann's file is Bob's, a link to it is no file, and her own file tells of her own job alone."""

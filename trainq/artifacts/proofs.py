@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 65
 _HEAD = b"trainq specs 1".ljust(_WIDTH - 1) + b"\n"
+_DIGITS = 9
+"""No call has more jobs than these can count; a row can say any number, also one that is no offset in a file."""
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO})
 
 
@@ -71,7 +73,7 @@ def read(paths: Paths, uid: str) -> Proof:
 
 def _read(fd: int, place: str) -> str:
     """The digest in the line of this place; empty when there is none."""
-    if os.pread(fd, _WIDTH, 0) != _HEAD or not place.isdecimal():
+    if os.pread(fd, _WIDTH, 0) != _HEAD or not place.isdecimal() or len(place) > _DIGITS:
         return ""
     line = os.pread(fd, _WIDTH, (int(place) + 1) * _WIDTH)
     return line[:-1].decode("ascii", "replace") if len(line) == _WIDTH else ""

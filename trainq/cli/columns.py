@@ -8,6 +8,7 @@ from trainq.base.errors import BadValue
 from trainq.base.units import local_short, show_duration
 from trainq.cli.answer import Table
 from trainq.cli.words import short_values
+from trainq.domain.job import document
 from trainq.domain.states import ENDED
 from trainq.ops.cards import queued_s, run_s, tags_of
 
@@ -89,9 +90,7 @@ def model(row: Row, _now: float = 0.0) -> str:
 
 
 def _metrics(row: Row, _now: float) -> str:
-    import json
-
-    return short_values(json.loads(row["metrics"])) if row.get("metrics") else ""
+    return short_values(document(row["metrics"])) if row.get("metrics") else ""
 
 
 def command(job: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.domain.states import SYSTEM_CAUSES, USER_CAUSES, Side, State, side_of
@@ -156,8 +157,18 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
     return Decision("errored", cause, side_of(cause))
 
 
+def document(text: object) -> dict[str, Any]:
+    """The JSON object in a cell; an empty one where there is none, since on a group's queue any member can write there."""
+    try:
+        found = json.loads(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def grow(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a job that ran out of memory, asking for more by its own factor."""
+    """The document of a job that ran out of memory, asking for more by its own factor. `TypeError`, `ValueError` where it
+    does not say by which."""
     more = {name: int(min(spec[name] * spec["retry_grow"], MOST_BYTES)) for name in ("mem", "vram") if name in spec}
     return {**spec, **more}
 

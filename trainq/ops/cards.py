@@ -6,11 +6,10 @@ hosts are not compared: in local mode rows and reader have one clock.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
-from trainq.domain.job import RETRY_ON
+from trainq.domain.job import RETRY_ON, document
 from trainq.domain.states import ENDED
 from trainq.store import reads
 
@@ -48,7 +47,7 @@ def details(tx: Transaction, ids: Sequence[int]) -> Details:
 def card(row: Row, more: Details, view: View) -> dict[str, Any]:
     """The job of this row as a document."""
     number = row["id"]
-    spec = json.loads(more.specs[number]) if number in more.specs else {}
+    spec = document(more.specs[number]) if number in more.specs else {}
     return {
         "id": number,
         "ref": str(number),
@@ -228,7 +227,7 @@ def _progress(row: Row, view: View) -> dict[str, Any]:
 def _metrics(row: Row, attempts: list[Row]) -> dict[str, Any] | None:
     """The newest value of each metric; of a pruned job, as its last attempt left them."""
     text = row["metrics"] if "metrics" in row else attempts[-1]["metrics"] if attempts else None
-    return json.loads(text) if text else None
+    return document(text) if text else None
 
 
 def _paths(row: Row, paths: Paths) -> dict[str, Any]:

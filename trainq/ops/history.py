@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
+from trainq.domain.job import document
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import reads
 
@@ -47,7 +47,7 @@ def _item(row: Row) -> dict[str, Any]:
         "claimed_at": _time(row["claimed_at"]),
         "started_at": _time(row["started_at"]),
         "storing_at": _time(row["storing_at"]),
-        "metrics": json.loads(row["metrics"]) if row["metrics"] else None,
+        "metrics": document(row["metrics"]) if row["metrics"] else None,
     }
 
 

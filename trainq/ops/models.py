@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from trainq.base.errors import Damaged, NotFound
 from trainq.base.units import rfc3339
 from trainq.base.words import did_you_mean
+from trainq.domain.job import document as document_of
 from trainq.domain.keys import parse_model_ref
 from trainq.domain.params import parse_value
 from trainq.store import models
@@ -35,7 +35,7 @@ def search(
         rows = models.search(tx, key=key, type_=type_, fingerprint=fingerprint)
         if key is not None and not rows and models.one(tx, key, None) is None:
             raise _no_key(key, models.keys(tx))
-    rows = [row for row in rows if _fits(json.loads(row["params"]), params or {})]
+    rows = [row for row in rows if _fits(document_of(row["params"]), params or {})]
     if isinstance(version, int):
         rows = [row for row in rows if row["version"] == version]
     if latest or version == "latest":
@@ -84,8 +84,8 @@ def document(paths: Paths, row: Any, *, files: bool = False) -> Model:
         "job": row["job_id"],
         "attempt": row["attempt"],
         "type": row["type"],
-        "params": json.loads(row["params"]),
-        "metrics": json.loads(row["metrics"]),
+        "params": document_of(row["params"]),
+        "metrics": document_of(row["metrics"]),
         "fingerprint": row["fingerprint"],
         "files": _files(path) if files else None,
         "size": row["size"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotFound
+from trainq.domain.job import document
 from trainq.domain.states import ACTIVE, STATES
 from trainq.ops.cards import View, card, details, reason_of
 from trainq.ops.paused import opens, sentence
@@ -122,11 +123,9 @@ def view_of(queue: Queue, tx: Transaction) -> View:
 
 def environ_of(queue: Queue, job_id: int) -> dict[str, str]:
     """The environment a job is started with, as far as the store holds it; secrets are never in it."""
-    import json
-
     with queue.session.reading() as tx:
-        of_submit = json.loads(reads.environ(tx, job_id) or "{}").get("env", {})
-        own = json.loads(reads.specs(tx, [job_id]).get(job_id, "{}")).get("env", {})
+        of_submit = document(reads.environ(tx, job_id)).get("env", {})
+        own = document(reads.specs(tx, [job_id]).get(job_id)).get("env", {})
     return {**of_submit, **own}
 
 

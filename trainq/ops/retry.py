@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
+from trainq.domain.job import document
 from trainq.ops import secrets
 from trainq.ops.cancel import may_change
 from trainq.ops.cards import uid_of
@@ -149,7 +149,7 @@ def _specs(queue: Queue, batch: Sequence[int]) -> dict[int, Mapping[str, Any]]:
     """What was asked for at the submit, of those jobs for which a retry must know it."""
     with queue.session.reading() as tx:
         docs = reads.specs(tx, batch)
-    return {number: json.loads(doc) for number, doc in docs.items() if '"secrets"' in doc or '"on_duplicate"' in doc}
+    return {number: document(doc) for number, doc in docs.items() if '"secrets"' in doc or '"on_duplicate"' in doc}
 
 
 def _keep(queue: Queue, names: Mapping[int, Sequence[str]]) -> list[str]:

@@ -11,12 +11,12 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, decide, grow
+from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, Outcome, Progress, decide, document, grow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from trainq.domain.job import NewJob, NewModel, Outcome, Progress, Submission
+    from trainq.domain.job import NewJob, NewModel, Submission
     from trainq.store.session import Transaction
 
 
@@ -26,6 +26,14 @@ class LostClaim(Exception):  # a fact, not a fault
     def __init__(self, claim: Claim) -> None:
         super().__init__(f"job {claim.job_id}, attempt {claim.attempt}: the claim is lost")
         self.claim = claim
+
+
+class Unreadable(Exception):  # a fact, too
+    """What the rows say of a job is nothing that trainq writes. A claim of it has ended, in the same transaction."""
+
+    def __init__(self, job_id: int, why: object) -> None:
+        super().__init__(f"job {job_id} cannot be read, its rows were changed: {why}")
+        self.job_id = job_id
 
 
 DONE = Decision("done")
@@ -81,7 +89,7 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
 
 def find_submission(tx: Transaction, uid: str) -> range | None:
     """The ids of a submit call that went through, None if it did not."""
-    row = tx.one("SELECT first_id, count FROM submission WHERE uid = ?", (uid,))
+    row = tx.one("SELECT CAST(first_id AS INTEGER), CAST(count AS INTEGER) FROM submission WHERE uid = ?", (uid,))
     return None if row is None else range(row[0], row[0] + row[1])
 
 
@@ -160,7 +168,7 @@ def waiting(tx: Transaction, queues: Iterable[str], states: Sequence[str]) -> in
 def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | None]]:
     """The running jobs of a worker that somebody wants canceled, and the grace asked for (None: the job's own)."""
     sql = (
-        "SELECT id, cancel_grace_s FROM job INDEXED BY job_open"
+        "SELECT id, CAST(cancel_grace_s AS REAL) FROM job INDEXED BY job_open"
         " WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
     )
     return {row[0]: (row[1],) for row in tx.rows(sql, (worker_id,))}
@@ -185,14 +193,21 @@ def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
 def claim(
     tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str], users: Collection[int] | None = None
 ) -> Claimed | None:
-    """Claim the oldest of the highest priority in these queues, or None when nothing waits there; `users`: of theirs."""
+    """Claim the oldest of the highest priority in these queues, or None when nothing waits there; `users`: of theirs.
+
+    Raises Unreadable for one that ends here and now, errored as `poison`: the next call finds the next one.
+    """
     queue = queues[0] if len(queues) == 1 else _first_queue(tx, queues, users)
     rows = _named_of(tx, "claim", users, queue=queue, worker_id=worker_id, worker=worker, host=host) if queue else ()
     if not rows:
         return None
     row = rows[0]
-    claimed = _claimed(tx, row, worker_id)
-    return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
+    try:
+        claimed = _claimed(tx, row, worker_id)
+        return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
+    except Unreadable as error:
+        _finish(tx, Claim(row["id"], row["attempt"], worker_id), Outcome("poison", error=str(error)), Progress())
+        raise
 
 
 def _named_of(tx: Transaction, name: str, users: Collection[int] | None, **values: Any) -> list[Any]:
@@ -201,18 +216,46 @@ def _named_of(tx: Transaction, name: str, users: Collection[int] | None, **value
 
 
 def as_claimed(tx: Transaction, job_id: int) -> Claimed | None:
-    """A job as who claims it would get it, for who looks at it only; None when there is no such job."""
+    """A job as who claims it would get it, for who looks at it only; None when there is no such job. Raises Unreadable."""
     row = tx.one("SELECT * FROM job WHERE id = ?", (job_id,))
     return None if row is None else _claimed(tx, row, row["worker_id"] or 0)
 
 
 def _claimed(tx: Transaction, row: Any, worker_id: int) -> Claimed:
+    try:
+        claimed = _decoded(tx, row, worker_id)
+        _require_types(claimed)
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
+        raise Unreadable(row["id"], error) from error
+    return claimed
+
+
+def _require_types(claimed: Claimed) -> None:
+    """What is used before anything is proved, or by what ends a job, has its type. Raises TypeError."""
+    spec, nothing = dict(claimed.spec), type(None)
+    found: list[tuple[Any, tuple[type, ...]]] = [
+        (claimed.spec, (dict,)),
+        (claimed.environ, (dict,)),
+        (claimed.row["attempt"], (int,)),
+        (spec.get("cwd", "/"), (str,)),
+        (spec.get("warn_s"), (int, float, nothing)),
+        (spec.get("stall_after_s"), (int, float, nothing)),
+    ]
+    found += [(item.name, (str,)) for item in claimed.data] + [(item.z, (bytes, nothing)) for item in claimed.data]
+    for value, types in found:
+        if not isinstance(value, types):
+            raise TypeError(f"{type(value).__name__} stands there where {types[0].__name__} was expected")
+
+
+def _decoded(tx: Transaction, row: Any, worker_id: int) -> Claimed:
     common = tx.one(
         "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
         " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
         " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
         (row["id"], row["submission_id"]),
     )
+    if common is None:
+        raise ValueError("what belongs to them is gone")
     return Claimed(
         claim=Claim(row["id"], row["attempt"], worker_id),
         uid=f"{common['uid']}.{row['id'] - common['first_id']}",
@@ -245,9 +288,7 @@ def _parsed(doc: str) -> Mapping[str, Any]:
 def _first_queue(tx: Transaction, queues: Sequence[str], users: Collection[int] | None) -> str | None:
     """The queue whose head comes first: highest priority, then oldest."""
     heads = [
-        (-row["priority"], row["id"], queue)
-        for queue in queues
-        for row in _named_of(tx, "first_ready", users, queue=queue)
+        (-row[1], row["id"], queue) for queue in queues for row in _named_of(tx, "first_ready", users, queue=queue)
     ]
     return min(heads)[2] if heads else None
 
@@ -338,7 +379,7 @@ def current(tx: Transaction, claim: Claim) -> Any:
 
 def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> Decision:
     row = current(tx, claim)
-    spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (claim.job_id,))) if outcome.cause else {}
+    spec = document(tx.value("SELECT doc FROM spec WHERE job_id = ?", (claim.job_id,))) if outcome.cause else {}
     decision = decide(outcome, budget_of(row, spec))
     values = last._asdict()
     del values["stage"]
@@ -353,7 +394,10 @@ def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> 
     if not changed:
         raise LostClaim(claim)
     if outcome.cause == "oom" and decision.state == "held" and spec.get("retry_grow"):
-        grown = json.dumps(grow(spec))
+        try:
+            grown = json.dumps(grow(spec))
+        except (TypeError, ValueError):
+            return decision  # its document was changed: what is not in it does not grow
         tx.rows("UPDATE spec SET doc = ? WHERE job_id = ?", (grown, claim.job_id))
     return decision
 
@@ -367,13 +411,17 @@ def _why(decision: Decision, outcome: Outcome, row: Any) -> str | None:
 
 
 def budget_of(row: Any, spec: Mapping[str, Any]) -> Budget:
-    """What the job may still cost."""
+    """What the job may still cost; none of its user's retries when its document was changed."""
+    try:
+        retry_on, backoff_s = tuple(spec.get("retry_on", ())), float(spec.get("backoff_s", 10.0))
+    except (TypeError, ValueError, OverflowError):
+        retry_on, backoff_s = (), 0.0
     return Budget(
         cancel_requested=row["cancel_at"] is not None,
         user_used=row["user_used"],
         retries=row["retries"],
-        retry_on=tuple(spec.get("retry_on", ())),
-        backoff_s=float(spec.get("backoff_s", 10.0)),
+        retry_on=retry_on,
+        backoff_s=backoff_s,
         system_used=row["system_used"],
         max_attempts=row["max_attempts"],
         idle_requeues=row["idle_requeues"],

@@ -7,16 +7,22 @@ makes a massacre. A worker's row is not enough: the job's own beat is what count
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Outcome, decide
+from trainq.domain.job import Outcome, decide, document
 from trainq.store.jobs import budget_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from trainq.store.session import Transaction
+
+
+_RUNNING = (
+    "SELECT id, attempt, worker_id, worker, beat, cancel_at, cancel_by, message, CAST(user_used AS INTEGER) AS user_used,"
+    " CAST(retries AS INTEGER) AS retries, CAST(system_used AS INTEGER) AS system_used,"
+    " CAST(max_attempts AS INTEGER) AS max_attempts, CAST(idle_requeues AS INTEGER) AS idle_requeues FROM job"
+)
 
 
 class Lost(NamedTuple):
@@ -49,7 +55,7 @@ def look(
     `mine` is the worker that looks: its own jobs are not looked at.
     """
     found: list[Lost] = []
-    for row in tx.rows("SELECT * FROM job INDEXED BY job_open WHERE state = 'running' ORDER BY id"):
+    for row in tx.rows(f"{_RUNNING} INDEXED BY job_open WHERE state = 'running' ORDER BY id"):
         if row["worker_id"] == mine or (only is not None and row["id"] not in only):
             continue
         seen = tx.named(
@@ -80,14 +86,14 @@ def held_here(tx: Transaction, identity: str, user_id: int) -> list[Held]:
 
 def expire_held(tx: Transaction, held: Held, why: str) -> list[Lost]:
     """Take back the attempt of a worker that is provably gone; empty when somebody was faster."""
-    sql = "SELECT * FROM job WHERE id = ? AND attempt = ? AND worker_id = ? AND state = 'running'"
+    sql = f"{_RUNNING} WHERE id = ? AND attempt = ? AND worker_id = ? AND state = 'running'"
     row = tx.one(sql, (held.job_id, held.attempt, held.worker_id))
     return [] if row is None else expire(tx, row, why)
 
 
 def expire(tx: Transaction, row: Any, why: str) -> list[Lost]:
     """Take one attempt back if claim and beat are still those of `row`; empty when somebody was faster."""
-    spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (row["id"],)))
+    spec = document(tx.value("SELECT doc FROM spec WHERE job_id = ?", (row["id"],)))
     decision = decide(Outcome("zombie"), budget_of(row, spec))
     rows = tx.named(
         "expire", id=row["id"], attempt=row["attempt"], beat=row["beat"], state=decision.state, reason=decision.reason,

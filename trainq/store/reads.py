@@ -83,7 +83,7 @@ def waiting(tx: Transaction, limit: int) -> list[Row]:
     for queue in [queue for queue, state, n in counts(tx) if state == "pending" and n]:
         where = "j.state = 'pending' AND j.queue = ? ORDER BY j.priority DESC, j.id"
         found += _active(tx, "job_open", where, limit, queue)
-    found.sort(key=lambda row: (-row["priority"], row["id"]))
+    found.sort(key=lambda row: (-row["priority"] if isinstance(row["priority"], int) else 0, row["id"]))
     held = _active(tx, "job_held", "j.state = 'held' ORDER BY j.id", limit)
     return (found + held)[:limit]
 
@@ -160,7 +160,10 @@ def submission(tx: Transaction, user_id: int, back: int) -> range | None:
 
 def specs(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
     """The JSON documents of what is executed, by job."""
-    return {row["job_id"]: row["doc"] for row in _many(tx, "SELECT job_id, doc FROM spec WHERE job_id", ids)}
+    return {
+        row["job_id"]: row["doc"]
+        for row in _many(tx, "SELECT job_id, CAST(doc AS TEXT) AS doc FROM spec WHERE job_id", ids)
+    }
 
 
 def environ(tx: Transaction, job_id: int) -> str | None:

@@ -7,11 +7,12 @@ carried over a fork. A short command ends without closing it: the last one to cl
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainq.base import clock
+from trainq.base import clock, sharing
 from trainq.base.crash import point
 from trainq.base.errors import (
     Damaged,
@@ -254,6 +255,8 @@ def connected(path: str, *first: str) -> Any:
     try:
         connection = db.connection()
         connection.row_factory = sqlite3.Row
+        if sharing.is_for_group(os.path.dirname(path)):  # another member may have written a text that is no UTF-8
+            connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         for pragma in (*first, "synchronous = FULL", "mmap_size = 0"):
             connection.execute(f"PRAGMA {pragma}")
     except BaseException:

@@ -13,19 +13,19 @@ UPDATE job SET state = 'pending', reason = NULL, due_at = NULL, eligible_at = :n
 WHERE id IN (SELECT id FROM job INDEXED BY job_due WHERE state = 'held' AND due_at <= :now ORDER BY due_at LIMIT 500)
 
 -- name: next_due
--- When the next held job comes due.
-SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at IS NOT NULL
+-- When the next held job comes due; by a number, not by what else a member of a group may have written there.
+SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at < 1e99
 
 -- name: first_ready
 -- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue. Of some users'
 -- jobs alone (`first_ready_of`): what is others' is passed over in the index, without a look at a row.
-SELECT id, priority FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
+SELECT id, CAST(priority AS INTEGER) FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
 ORDER BY priority DESC, id LIMIT 1
 
 -- name: claim
 -- The claim itself takes the head of one queue; whatever the last attempt left in the row is wiped, and the attempt's
--- number only grows. `claim_of` is the same for some users' jobs.
+-- number only grows. `claim_of` is the same for some users' jobs. What comes back has the type that is reckoned with.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
   changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
@@ -34,8 +34,9 @@ UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching'
 WHERE id = (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
   AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
   ORDER BY priority DESC, id LIMIT 1)
-RETURNING id, attempt, submission_id, queue, type, name, model_key, fingerprint, user, user_id, max_attempts, time_s,
-  grace_s
+RETURNING id, attempt, submission_id, CAST(queue AS TEXT) AS queue, CAST(type AS TEXT) AS type, CAST(name AS TEXT) AS name,
+  CAST(model_key AS TEXT) AS model_key, fingerprint, user, user_id, max_attempts, CAST(time_s AS REAL) AS time_s,
+  CAST(grace_s AS REAL) AS grace_s
 
 -- name: beat
 -- The lease is renewed by a counter that moves; no clock is compared. Progress rides along; ages, not times, come in.
@@ -45,11 +46,13 @@ UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fracti
   storing_at = coalesce(storing_at, :now - :storing_ago_s), save_failed = coalesce(:save_failed, save_failed),
   resumed_from = coalesce(:resumed_from, resumed_from), metrics = coalesce(:metrics, metrics)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
-RETURNING cancel_at, cancel_grace_s
+RETURNING cancel_at, CAST(cancel_grace_s AS REAL) AS cancel_grace_s
 
 -- name: held_by
 -- What the row says of a claim, before its end is decided: no row, and the claim is lost.
-SELECT cancel_at, cancel_by, message, user_used, retries, system_used, max_attempts, idle_requeues, queue FROM job
+SELECT cancel_at, cancel_by, message, CAST(user_used AS INTEGER) AS user_used, CAST(retries AS INTEGER) AS retries,
+  CAST(system_used AS INTEGER) AS system_used, CAST(max_attempts AS INTEGER) AS max_attempts,
+  CAST(idle_requeues AS INTEGER) AS idle_requeues, queue FROM job
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
 
 -- name: done
@@ -119,7 +122,7 @@ ON CONFLICT(job_id, observer) DO UPDATE SET
   first_s = CASE WHEN attempt = excluded.attempt AND beat = excluded.beat AND excluded.last_s - last_s <= :gap_s
     AND excluded.last_s >= last_s THEN first_s ELSE excluded.first_s END,
   attempt = excluded.attempt, beat = excluded.beat, last_s = excluded.last_s
-RETURNING first_s
+RETURNING CAST(first_s AS REAL)
 
 -- name: next_version
 -- The number after the key's highest and after what lies on the disk; taken in the transaction that names it.

@@ -64,7 +64,7 @@ class Attempt:
         self.started_at: float | None = None  # boot clock
         self.storing_at: float | None = None
         self.trouble: str | None = None  # what is wrong with this host, seen by this attempt
-        self.hook = Hook(claimed.spec["cwd"])
+        self.hook = Hook(claimed.spec.get("cwd", "/"))
         self._exited: Exited | None = None
         self._stopping_grace_s = float("inf")
         self._kills = 0

@@ -354,6 +354,9 @@ class Worker:
             if flags.cancel:
                 attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
         self._free(done)
+        for message in done.unreadable:
+            self._may_be_work = True  # there may be more behind it
+            self._teller.say("trouble", message=message)
         for claimed in done.claimed:
             self._begin(claimed, began)
         for name in done.paused:

@@ -14,7 +14,7 @@ from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome, Progress
 from trainq.ops.lost import held_here
 from trainq.store import jobs, lost, queues, workers
-from trainq.store.jobs import LostClaim
+from trainq.store.jobs import LostClaim, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +57,7 @@ class Done(NamedTuple):
     found: list[Lost]
     held: list[Held]  # by workers of this host, of which it can be proved whether they live
     claimed: list[Claimed]
+    unreadable: list[str]  # what is wrong with jobs that ended instead
     paused: list[str]  # queues that the breaker has closed
     next_due: float | None
     waits: bool  # something that keeps it from its end
@@ -68,7 +69,7 @@ class StoreFailed(Exception):  # an answer: this attempt's end is another one
 
 def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
-    done = Done([], [], [], [], [], [], [], None, waits=True)
+    done = Done([], [], [], [], [], [], [], [], None, waits=True)
     jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
@@ -86,7 +87,11 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
     freed = sum(attempt.frees_slot for attempt in done.settled)
     for _ in range(min(wanted.room + freed, wanted.may_claim)):
-        claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues, wanted.users)
+        try:
+            claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues, wanted.users)
+        except Unreadable as error:
+            done.unreadable.append(str(error))
+            continue
         if claimed is None:
             break
         done.claimed.append(claimed)
