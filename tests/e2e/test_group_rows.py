@@ -271,7 +271,7 @@ def test_each_janitor_clears_away_its_own(members):
         )
         each.ok("worker", "--once")
     now = {"TRAINQ_KEEP_FILE_GRACE": "0s", "TRAINQ_KEEP_RUNS": "0s"}
-    first = bob.ok("prune", "--older-than", "0s", "--json", env=now).json
+    first = bob.ok("prune", "--json", env={**now, "TRAINQ_KEEP_JOBS": "0s"}).json
     assert (len(first["items"]), first["trouble"]) == (2, [])
     assert [os.lstat(f"{bob.root}/runs/{name}").st_uid for name in os.listdir(f"{bob.root}/runs")] == [ANN]
     assert [os.lstat(f"{bob.root}/specs/{name}").st_uid for name in os.listdir(f"{bob.root}/specs")] == [ANN]
@@ -279,6 +279,23 @@ def test_each_janitor_clears_away_its_own(members):
     assert ann.ok("prune", "--json", env=now).json["trouble"] == []
     assert os.listdir(f"{ann.root}/runs") == os.listdir(f"{ann.root}/specs") == []
     assert {one["key"] for one in ann.models()} == {f"own{ANN}", f"own{BOB}"}
+
+
+def test_a_member_s_prune_takes_others_jobs_by_the_queue_s_age_only(two):
+    """A shorter --older-than is for one's own ended jobs; whose queue it is and root may say it of everybody's."""
+    ann, bob = two
+    anns, bobs = ann.submit("--", "true"), bob.submit("--", "true")
+    more = bob.submit("--", "true")
+    for each in two:
+        each.ok("worker", "--until", "idle")
+    for words in (("--dry-run",), ()):
+        done = bob.ok("prune", "--older-than", "0s", *words, "--json").json
+        assert [item["id"] for item in done["items"]] == [bobs, more]
+    assert ann.state(anns) == "done"
+    for each in two:
+        again = bob.submit("--", "true")
+        bob.ok("worker", "--until", "idle")
+        assert again in [item["id"] for item in each.ok("prune", "--older-than", "0s", "--json").json["items"]]
 
 
 def test_a_dead_worker_s_job_is_taken_back_by_the_other(two):

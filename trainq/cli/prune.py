@@ -24,7 +24,7 @@ SHOWN = 20
 def run(
     ctx: typer.Context,
     selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="these ended jobs now, logs included")] = None,
-    older_than: Annotated[str | None, typer.Option("--older-than", metavar="T", help="rows of jobs that ended so long ago, instead of [keep] jobs")] = None,
+    older_than: Annotated[str | None, typer.Option("--older-than", metavar="T", help="rows of jobs that ended so long ago, instead of [keep] jobs; if shorter, of your own")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
 ) -> Answer:  # fmt: skip
     """One pass of the janitor, made for cron: take back what is lost, delete what is past its age. Models stay."""

@@ -47,7 +47,8 @@ class Pass(NamedTuple):
 
 
 def prune(queue: Queue, *, older_than_s: float | None = None, dry_run: bool = False) -> Pass:
-    """One pass over everything that is past its age. `older_than_s` replaces `[keep] jobs`."""
+    """One pass over everything that is past its age. `older_than_s` replaces `[keep] jobs`; a shorter one for the jobs
+    that this user may change."""
     from filelock import FileLock, Timeout
 
     require_real_directories(queue)
@@ -111,7 +112,7 @@ class _Pass:
 
     def everything(self, older_than_s: float | None) -> Pass:
         age_s = self.keep.jobs if older_than_s is None else older_than_s
-        for what, rows in (("lost jobs", self.take_back), ("ended jobs", lambda: self.old_jobs(self.now - age_s))):
+        for what, rows in (("lost jobs", self.take_back), ("ended jobs", lambda: self.old_jobs(age_s))):
             try:
                 rows()
             except TrainqError as error:
@@ -158,15 +159,18 @@ class _Pass:
 
     # rows --------------------------------------------------------------------------------------------------------
 
-    def old_jobs(self, before: float) -> None:
+    def old_jobs(self, age_s: float) -> None:
         """Ended jobs past their age, a batch a transaction."""
+        before, user_id = self.now - age_s, self.queue.actor.user_id
+        is_ours = user_id in (0, self.queue.owner_id)
+        whose = None if is_ours else pruning.Whose(user_id, self.now - self.keep.jobs)
         if self.dry_run:
             with self.session.reading() as tx:
-                ids = pruning.old_jobs(tx, before, -1)
+                ids = pruning.old_jobs(tx, before, -1, whose)
             self.changes += [Change(number, "removed") for number in ids]
             return
         while True:
-            done = self._retire(lambda tx: pruning.old_jobs(tx, before))
+            done = self._retire(lambda tx: pruning.old_jobs(tx, before, whose=whose))
             self.changes += done
             if len(done) < pruning.BATCH:
                 return

@@ -5,7 +5,7 @@ Everything is done a bounded number of rows at a time, so that nobody waits long
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 BATCH = 500
 
 
-def old_jobs(tx: Transaction, before: float, limit: int = BATCH) -> list[int]:
-    """Ids of jobs that ended before then, oldest first."""
+class Whose(NamedTuple):
+    """Of others than this user, only jobs that ended before then."""
+
+    user_id: int
+    others_before: float
+
+
+def old_jobs(tx: Transaction, before: float, limit: int = BATCH, whose: Whose | None = None) -> list[int]:
+    """Ids of jobs that ended before then, oldest first; of everybody, or as `whose` says."""
+    only = "" if whose is None else "AND (user_id = ? OR ended_at <= ?)"
     sql = (
         "SELECT id FROM job INDEXED BY job_ended WHERE state IN ('done','errored','canceled','skipped')"
-        " AND ended_at <= ? ORDER BY ended_at, id LIMIT ?"
+        f" AND ended_at <= ? {only} ORDER BY ended_at, id LIMIT ?"
     )
-    return [row[0] for row in tx.rows(sql, (before, limit))]
+    return [row[0] for row in tx.rows(sql, (before, *(whose or ()), limit))]
 
 
 def retire(tx: Transaction, ids: Sequence[int]) -> list[int]:
