@@ -298,6 +298,24 @@ def test_a_member_s_prune_takes_others_jobs_by_the_queue_s_age_only(two):
         assert again in [item["id"] for item in each.ok("prune", "--older-than", "0s", "--json").json["items"]]
 
 
+def test_a_key_that_is_another_s_says_so(two):
+    """A submit under a key answers with the job that waits: whose it is when it is another's, and that it is another
+    command when it is. What is the same and one's own is said in few words."""
+    ann, bob = two
+    job = ann.submit("--key", "K", "--", "echo", "1")
+    notes = {
+        (ann, "1"): f"trainq: job {job} is already waiting or running\n",
+        (ann, "2"): f"trainq: job {job} is already waiting or running, with another command\n",
+        (bob, "1"): f"trainq: job {job} is already waiting or running; it belongs to {ANN}\n",
+        (bob, "2"): f"trainq: job {job} is already waiting or running, with another command; it belongs to {ANN}\n",
+    }
+    for (who, word), note in notes.items():
+        done = who.ok("submit", "--key", "K", "--", "echo", word)
+        assert (done.out, done.err) == (f"{job}\n", note)
+    item = bob.ok("submit", "--key", "K", "--json", "--", "echo", "2").json["items"][0]
+    assert (item["result"], item["id"]) == ("duplicate", job)
+
+
 def test_a_dead_worker_s_job_is_taken_back_by_the_other(two):
     """Whoever prunes gives back what was lost, and the owner's next worker runs it on."""
     ann, bob = two

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from trainq.cli.line import Line
     from trainq.domain.request import Field
+    from trainq.ops.change import Change
     from trainq.ops.queue import Queue
     from trainq.ops.submit import Submitted
 
@@ -281,7 +282,7 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], a
         notes.append(f"left out of the job's environment: {', '.join(done.left_out)}; --env-keep NAME keeps one")
     for change in done.changes:
         if change.result == "duplicate":
-            notes.append(f"job {change.id} is already waiting or running")
+            notes.append(_duplicate(change, queue.actor.user))
         elif change.result == "reused":
             model = (change.facts or {})["model"]
             notes.append(f"trained before: {model['key']}@{model['version']}, {model['path']}")
@@ -291,6 +292,14 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], a
     items = [item_of(change) for change in done.changes] if line.json or waits else []  # a bulk submit has many
     answer = Answer("changes", {"items": items}, lambda: ["\n".join(map(str, ids))], ids, notes=notes)
     return _await(queue, line, answer, extras) if waits else answer
+
+
+def _duplicate(change: Change, user: str) -> str:
+    """A key answers with whatever job stands under it: that it is not the same, or another's, must not go unseen."""
+    facts = change.facts or {}
+    what = ", with another command" if facts["command"] == "another" else ""
+    whose = f"; it belongs to {facts['user']}" if facts["user"] != user else ""
+    return f"job {change.id} is already waiting or running{what}{whose}"
 
 
 def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> Any:

@@ -7,13 +7,13 @@ refused. When COMMIT answers with an error the call's uid is looked up in a new 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import BadData, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
-from trainq.domain.job import Submission
+from trainq.domain.job import Submission, document
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
 from trainq.ops.queue import require_directories
@@ -149,7 +149,9 @@ def _duplicate(tx: Transaction, queue: Queue, item: Draft, seen: dict[str, str])
     if known is None:
         return None
     if item.on_duplicate == "return":
-        return Change(known, "duplicate")
+        is_same = _executed(document(reads.specs(tx, [known]).get(known))) == _executed(document(job.spec))
+        user = reads.owned(tx, [known])[known]["user"]
+        return Change(known, "duplicate", None, {"user": user, "command": "same" if is_same else "another"})
     if item.on_duplicate == "replace":
         from trainq.ops.cancel import may_change
 
@@ -161,6 +163,11 @@ def _duplicate(tx: Transaction, queue: Queue, item: Draft, seen: dict[str, str])
         f"{what} is already waiting or running as job {known}",
         hint=f"trainq status {known}; another --seed trains it anew",
     )
+
+
+def _executed(spec: Mapping[str, Any]) -> list[Any]:
+    """What a job runs, as far as two that stand under one key are compared by it."""
+    return [spec.get(name) for name in ("argv", "shell", "call", "params", "seed")]
 
 
 def _check_room(tx: Transaction, queue: Queue, new: int) -> None:
