@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from e2e.kit import HOUSE, Tq, until
 
+from trainq.base import hosts
+
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 or not shutil.which("setpriv"), reason="other uids need root and setpriv"
 )
@@ -197,6 +199,26 @@ def test_each_worker_runs_its_own_user_s_jobs(members):
         assert len(each.ok("workers", "--json").json["items"]) >= 0
     assert bob("worker", "--once", "--user", "nobody at all").code == 2
     assert bob("worker", "--once", "--user", "*").code == 2
+
+
+def test_a_worker_for_others_says_so_at_its_start(two):
+    """Whose jobs it runs with whose rights, by name; one line more for who is not known to be in the queue's group. Its
+    own user's worker says neither."""
+    _, bob = two
+    own = bob.ok("worker", "--until", "idle").err + bob.ok("worker", "--until", "idle", "--user", BOB).err
+    assert "run here as" not in own
+    assert "group" not in own
+    me, owner = hosts.user_name(BOB), hosts.user_name(ANN)
+    said = bob.ok("worker", "--until", "idle", "--user", ANN, "--user", BOB, "--user", "daemon").err
+    assert f"jobs of {owner}, daemon run here as {me}" in said
+    assert [line for line in said.splitlines() if "not known to be in the queue's group" in line] == [
+        line for line in said.splitlines() if "daemon is not known to be in the queue's group" in line
+    ]
+    assert said.count("not known to be in the queue's group") == 1
+    events = [
+        json.loads(line) for line in bob.ok("worker", "--until", "idle", "--user", ANN, "--jsonl").out.splitlines()
+    ]
+    assert [event["users"] for event in events if event["event"] == "for others"] == [[owner]]
 
 
 def test_a_waiting_worker_hears_of_its_own_user_s_jobs(two):

@@ -45,6 +45,17 @@ def user_id(name: str) -> int:
         raise BadValue(f"there is no user {name!r}") from None
 
 
+def is_member(user_id: int, group_id: int) -> bool:
+    """Whether the user database of this host knows this user to be in that group."""
+    import pwd
+
+    try:
+        found = pwd.getpwuid(user_id)
+    except KeyError:
+        return False
+    return group_id in os.getgrouplist(found.pw_name, found.pw_gid)
+
+
 def known_as(user_id: int) -> str:
     """A user for a message: name and uid."""
     return f"{user_name(user_id)} (uid {user_id})"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainq.base.settings import Settings
     from trainq.ops.queue import Queue
-    from trainq.worker.place import Report
+    from trainq.worker.place import Options, Report
 
 
 def run(
@@ -63,6 +63,7 @@ def run(
         users=_users(queue, users),
         on_event=_teller(line, log_format, jsonl=jsonl),
     )
+    _tell_of_others(queue, options)
     report = Worker(queue, options).run()
     code = 1 if report.lost_claims or report.killed else 0
     return Silence(code) if jsonl else _answer(report, code)
@@ -99,6 +100,27 @@ def _users(queue: Queue, asked: list[str] | None) -> tuple[int, ...] | None:
             raise BadValue("--user: this is no group's queue, whose jobs would have to be told apart")
         return None
     return tuple(dict.fromkeys(hosts.user_id(name) for name in asked)) if asked else (os.getuid(),)
+
+
+def _tell_of_others(queue: Queue, options: Options) -> None:
+    """Whose jobs run here with this user's rights, besides its own, and who of them has no business on this queue."""
+    import os
+
+    from trainq.base import hosts
+
+    others = [user_id for user_id in options.users or () if user_id != os.getuid()]
+    if not others:
+        return
+    names = [hosts.user_name(user_id) for user_id in others]
+    options.on_event("for others", {"users": names, "as": hosts.user_name(os.getuid())})
+    group_id = os.stat(queue.paths.root).st_gid
+    strange = [
+        name for user_id, name in zip(others, names, strict=True)
+        if user_id != queue.owner_id and not hosts.is_member(user_id, group_id)
+    ]  # fmt: skip
+    if strange:
+        who = f"{', '.join(strange)} {'is' if len(strange) == 1 else 'are'}"
+        options.on_event("trouble", {"message": f"{who} not known to be in the queue's group", "hint": "id NAME"})
 
 
 def _teller(line: Line, log_format: str, *, jsonl: bool) -> Callable[[str, dict[str, Any]], None]:
@@ -209,6 +231,7 @@ def _paused(facts: dict[str, Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "started": _started,
+    "for others": lambda facts: f"jobs of {', '.join(facts['users'])} run here as {facts['as']}",
     "draining": _draining,
     "stopping": _stopping,
     "ended": _ended,
