@@ -173,7 +173,7 @@ def test_one_model(modelled):
     model = modelled.ok("models", "show", "ok", "--json").json
     assert (model["kind"], model["key"], model["version"], model["job"]) == ("model", "ok", 3, 3)
     for name in (
-        "path", "created_at", "attempt", "type", "params", "metrics", "fingerprint", "files", "size", "pinned",
+        "path", "created_at", "attempt", "type", "params", "metrics", "fingerprint", "files", "size", "pinned", "user", "owner",
     ):  # fmt: skip
         assert name in model
     assert [item["path"] for item in model["files"]] == ["weights.json"]

@@ -221,6 +221,29 @@ def test_a_worker_for_others_says_so_at_its_start(two):
     assert [event["users"] for event in events if event["event"] == "for others"] == [[owner]]
 
 
+def test_a_model_shows_whose_it_is(two):
+    """By the job that made it and by its directory, also once the job is pruned; when they differ show and path say so on
+    stderr, and doctor names it: what is loaded from there is its owner's."""
+    ann, bob = two
+    for who, words in ((ann, ()), (bob, ("--user", ANN))):
+        ann.submit("--model", "k", "--shell", 'echo a > "$TRAINQ_MODEL_DIR/f"', cwd="/")
+        who.ok("worker", "--until", "idle", *words)
+    names = [hosts.user_name(each.user_id) for each in two]
+    for _ in range(2):
+        items = bob.ok("models", "list", "--json").json["items"]
+        assert [item["user"] for item in items] == [names[0], names[0]]
+        for version, owner in zip((1, 2), names, strict=True):
+            shown = ann.ok("models", "show", f"k@{version}", "--json").json
+            assert (shown["user"], shown["owner"]) == (names[0], owner)
+            for action in ("show", "path"):
+                said = ann.ok("models", action, f"k@{version}").err
+                assert said == (
+                    "" if version == 1 else f"trainq: its directory belongs to {names[1]}, its job to {names[0]}\n"
+                )
+        assert f"k@2: its directory belongs to {names[1]}, its job to {names[0]}" in ann.ok("doctor").out
+        ann.ok("prune", "--older-than", "0s")
+
+
 def test_a_waiting_worker_hears_of_its_own_user_s_jobs(two):
     """An idle worker takes no turn for what others submit, and its own user's job at once."""
     ann, bob = two

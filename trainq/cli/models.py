@@ -44,11 +44,14 @@ def run(
         return Answer("model_list", doc, lambda: table(found), names)
     if key is None:
         raise Usage(f"{action} which model?", hint="trainq models list")
-    model = models.one(line.open_queue(), key)
+    queue = line.open_queue()
+    model = models.one(queue, key)
+    doubt = models.whose(model) if queue.is_for_group else None
+    notes = [] if doubt is None else [doubt]
     name = f"{model['key']}@{model['version']}"
     if action == "path":
-        return Answer("model", model, lambda: [model["path"]], (model["path"],))
-    return Answer("model", model, lambda: _card(model), (name,))
+        return Answer("model", model, lambda: [model["path"]], (model["path"],), notes=notes)
+    return Answer("model", model, lambda: _card(model), (name,), notes=notes)
 
 
 def _prefix(text: str | None) -> str | None:
@@ -94,6 +97,7 @@ def _card(model: dict[str, Any]) -> Iterator[str | Table]:
             ("metrics", short_values(model["metrics"])),
             ("fingerprint", model["fingerprint"]),
             ("job", f"{model['job']}, attempt {model['attempt']}"),
+            ("user", model["user"]),
             ("made", model["created_at"]),
             ("size", show_size(model["size"])),
             ("pinned", "yes" if model["pinned"] else None),

@@ -228,10 +228,13 @@ def _group(queue: Queue) -> Iterator[Check]:
     """On a group's queue: jobs that are not what their owner has submitted, or not that of who they say."""
     if not queue.is_for_group:
         return
+    from trainq.ops.models import of_others
     from trainq.ops.proofs import unproved_outside
 
     found = list(unproved_outside(queue.session, queue.paths, PROVED_AT_MOST))
     yield from (Check("group", "warning", text) for text in found)
+    # Not a fault by itself: a worker with `--user` makes such a model, too.
+    yield from (Check("models", "ok", text) for text in of_others(queue))
     if not found:
         yield Check("group", "ok", "every job that waits or runs is proved to be its owner's")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainq.base import hosts
 from trainq.base.errors import Damaged, NotFound
+from trainq.base.files import status
 from trainq.base.units import rfc3339
 from trainq.base.words import did_you_mean
 from trainq.domain.job import document as document_of
@@ -74,7 +76,8 @@ def verified(queue: Queue, fingerprint: str) -> Model | None:
 
 
 def document(paths: Paths, row: Any, *, files: bool = False) -> Model:
-    """A version as JSON. `files` come from its manifest; without, or when that is gone, they are null."""
+    """A version as JSON. `files` come from its manifest; without, or when that is gone, they are null,
+    as is whose the directory is."""
     path = paths.version(row["key"], row["version"])
     return {
         "key": row["key"],
@@ -90,7 +93,30 @@ def document(paths: Paths, row: Any, *, files: bool = False) -> Model:
         "files": _files(path) if files else None,
         "size": row["size"],
         "pinned": bool(row["pinned"]),
+        "user": row["user"],
+        "owner": _owner(path) if files else None,
     }
+
+
+def whose(model: Model) -> str | None:
+    """A word where the directory is not that of the user whose job made the version: what is in it is its owner's."""
+    if None in (model["owner"], model["user"]) or model["owner"] == model["user"]:
+        return None
+    return f"its directory belongs to {model['owner']}, its job to {model['user']}"
+
+
+def of_others(queue: Queue) -> list[str]:
+    """The same of all versions."""
+    with queue.session.reading() as tx:
+        rows = models.search(tx)
+    found = [document(queue.paths, row) for row in rows]
+    told = [(model, whose({**model, "owner": _owner(model["path"])})) for model in found]
+    return [f"{model['key']}@{model['version']}: {text}" for model, text in told if text]
+
+
+def _owner(path: str) -> str | None:
+    found = status(path)
+    return None if found is None else hosts.user_name(found.st_uid)
 
 
 def _files(path: str) -> list[dict[str, Any]] | None:

@@ -8,16 +8,23 @@ if TYPE_CHECKING:
     from trainq.store.session import Transaction
 
 
+_MODEL = (
+    "SELECT m.*, coalesce(j.user, p.user) AS user FROM model m"
+    " LEFT JOIN job j ON j.id = m.job_id LEFT JOIN past p ON p.id = m.job_id"
+)
+"""With whose job made it, as long as anything is left of that job."""
+
+
 def versions(tx: Transaction, key: str) -> list[Any]:
     """All versions of a key, oldest first."""
-    return tx.rows("SELECT * FROM model WHERE key = ? ORDER BY version", (key,))
+    return tx.rows(f"{_MODEL} WHERE m.key = ? ORDER BY m.version", (key,))
 
 
 def one(tx: Transaction, key: str, version: int | None) -> Any:
     """That version of a key, or its newest; None when there is none."""
     if version is None:
-        return tx.one("SELECT * FROM model WHERE key = ? ORDER BY version DESC LIMIT 1", (key,))
-    return tx.one("SELECT * FROM model WHERE key = ? AND version = ?", (key, version))
+        return tx.one(f"{_MODEL} WHERE m.key = ? ORDER BY m.version DESC LIMIT 1", (key,))
+    return tx.one(f"{_MODEL} WHERE m.key = ? AND m.version = ?", (key, version))
 
 
 def keys(tx: Transaction) -> list[str]:
@@ -31,20 +38,20 @@ def search(
     """Versions that match, by key and number; a fingerprint may be cut short."""
     where, values = ["1"], []
     if key is not None:
-        where.append("key = ?")
+        where.append("m.key = ?")
         values.append(key)
     if type_ is not None:
-        where.append("type = ?")
+        where.append("m.type = ?")
         values.append(type_)
     if fingerprint is not None:
-        where.append("fingerprint >= ? AND fingerprint < ?")
+        where.append("m.fingerprint >= ? AND m.fingerprint < ?")
         values += [fingerprint, fingerprint + "g"]
-    return tx.rows(f"SELECT * FROM model WHERE {' AND '.join(where)} ORDER BY key, version", values)
+    return tx.rows(f"{_MODEL} WHERE {' AND '.join(where)} ORDER BY m.key, m.version", values)
 
 
 def newest_of(tx: Transaction, fingerprint: str) -> Any:
     """The newest version made by this very training, or None."""
-    return tx.one("SELECT * FROM model WHERE fingerprint = ? ORDER BY at DESC, version DESC LIMIT 1", (fingerprint,))
+    return tx.one(f"{_MODEL} WHERE m.fingerprint = ? ORDER BY m.at DESC, m.version DESC LIMIT 1", (fingerprint,))
 
 
 def of_job(tx: Transaction, job_id: int) -> Any:
