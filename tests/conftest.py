@@ -106,7 +106,7 @@ class Trainq:
 @pytest.fixture
 def root(tmp_path: Any) -> str:
     """A fresh queue's directory."""
-    from trainq.ops.queue import init
+    from trainq.ops.init import init
 
     path = str(tmp_path / "queue")
     init(path)

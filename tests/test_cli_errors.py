@@ -12,7 +12,7 @@ import pytest
 from conftest import Trainq
 
 from trainq.base import files
-from trainq.ops.queue import init
+from trainq.ops.init import init
 
 
 def type_file(trainq, text):

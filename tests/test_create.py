@@ -13,7 +13,7 @@ from store_builders import dump, is_sound, join, place, put
 
 from trainq import wake
 from trainq.base.errors import Denied, NotPossible
-from trainq.ops.queue import convert, init
+from trainq.ops.init import convert, init
 from trainq.store import workers
 from trainq.store.create import convert as convert_database
 from trainq.store.gate import Gate
@@ -211,7 +211,8 @@ def test_only_its_owner_converts_a_queue(tq, monkeypatch):
         with pytest.raises(Denied, match="belongs to ") as caught:
             convert(tq.root, "shared")
     assert caught.value.exit == 4
-    os.chown(tq.root, 65533, 65533)
+    for path in (tq.root, f"{tq.root}/specs"):
+        os.chown(path, 65533, 65533)
     assert convert(tq.root, "shared").made
 
 

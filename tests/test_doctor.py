@@ -9,7 +9,8 @@ import pytest
 
 from trainq.artifacts import proofs as proof_files
 from trainq.ops import doctor, proofs
-from trainq.ops.queue import init, open_queue
+from trainq.ops.init import init
+from trainq.ops.queue import open_queue
 from trainq.ops.submit import submit
 from trainq.store import reads
 

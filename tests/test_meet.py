@@ -15,8 +15,9 @@ from e2e.kit import until
 from trainq.base import files
 from trainq.base.errors import NotPossible, TimedOut
 from trainq.ops import meet as meeting
+from trainq.ops.init import init
 from trainq.ops.meet import meet
-from trainq.ops.queue import init, open_queue
+from trainq.ops.queue import open_queue
 
 QUICK = "from trainq.ops import meet; meet.TRY_S = 0.3; {more}; from trainq.cli.main import main; main()"
 UNLOCKED = (

@@ -15,7 +15,8 @@ from trainq.base.errors import NotPossible, UnsafeMount
 from trainq.cli.main import run
 from trainq.ops import queue as queues
 from trainq.ops.doctor import examine
-from trainq.ops.queue import init, open_queue
+from trainq.ops.init import convert, init
+from trainq.ops.queue import open_queue
 
 LINES = {
     "nfs4": (
@@ -95,7 +96,7 @@ def test_a_file_system_without_locks_between_hosts_is_refused(name, tmp_path, se
         with pytest.raises(UnsafeMount, match=f"this is {name}, whose locks"):
             open_queue(f"{root}-{mode}")
         with pytest.raises(UnsafeMount, match=f"this is {name}, whose locks"):
-            queues.convert(f"{root}-{mode}", "shared")
+            convert(f"{root}-{mode}", "shared")
         seen_as(None)
 
 
@@ -234,9 +235,9 @@ def test_a_cluster_file_system_lies_on_a_block_device(name, tmp_path, seen_as):
     assert not open_queue(root).is_shared
     with pytest.raises(UnsafeMount, match=f"a queue for one host's disk, seen here through {name}"):
         Worker(open_queue(root), Options(slots=1, queues=("default",))).run()
-    assert queues.convert(root, "shared").made
+    assert convert(root, "shared").made
     with pytest.raises(UnsafeMount, match="other hosts see it"):
-        queues.convert(root, "local")
+        convert(root, "local")
     seen_as(LINES[f"{name}, locks at home"][0])
     with pytest.raises(UnsafeMount, match="localflocks"):
         Worker(open_queue(root), Options(slots=1, queues=("default",))).run()
@@ -257,7 +258,7 @@ def test_the_other_way_round_too(tmp_path):
     with pytest.raises(NotPossible, match="already a shared queue") as caught:
         init(root, "local")
     assert caught.value.hint == f"trainq --root {root} db convert --local"
-    assert queues.convert(root, "local").made
+    assert convert(root, "local").made
 
 
 def test_no_queue_becomes_one_of_a_group(tmp_path):
@@ -275,7 +276,7 @@ def test_a_read_only_file_system_is_called_so(tmp_path, root):
     os.mkdir(trainq.root)
     for mode in ("local", "shared"):
         if mode == "shared":
-            queues.convert(root, mode)
+            convert(root, mode)
         with mounted("--bind", root, trainq.root):
             subprocess.run(["mount", "-o", "remount,bind,ro", trainq.root], check=True)
             for words in (("submit", "--", "true"), ("worker", "--once")):
@@ -305,7 +306,7 @@ def test_a_queue_for_one_host_is_refused_through_a_network(tmp_path, seen_as):
         open_queue(root)
     assert f"trainq --root {root} db convert --shared" in caught.value.hint
     seen_as(None)
-    assert queues.convert(root, "shared").made
+    assert convert(root, "shared").made
     seen_as(LINES["nfs4"][0])
     assert open_queue(root).is_shared
     assert not open_queue(root).hears_all
@@ -313,4 +314,4 @@ def test_a_queue_for_one_host_is_refused_through_a_network(tmp_path, seen_as):
     with pytest.raises(UnsafeMount, match="nocto"):
         open_queue(root)
     with pytest.raises(UnsafeMount):
-        queues.convert(root, "local")
+        convert(root, "local")

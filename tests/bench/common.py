@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainq.domain.job import Actor, NewJob, Submission
-from trainq.ops.queue import init, open_queue
+from trainq.ops.init import init
+from trainq.ops.queue import open_queue
 from trainq.store import jobs, workers
 
 if TYPE_CHECKING:

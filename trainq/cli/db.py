@@ -21,7 +21,7 @@ def run(
     local: Annotated[bool, typer.Option("--local", help="convert: for this host alone")] = False,
 ) -> Answer:
     """Make the queue one for several hosts, or one for this host. For its owner, once no worker lives and no job runs."""
-    from trainq.ops.queue import convert
+    from trainq.ops.init import convert
 
     action_of(action, ACTIONS, "db")
     if shared == local:

@@ -28,7 +28,8 @@ def run(
 
     from trainq.base.errors import Usage
     from trainq.base.words import printable
-    from trainq.ops.queue import HIDDEN, found_from_here, init, meet_line
+    from trainq.ops.init import init
+    from trainq.ops.queue import HIDDEN, found_from_here, meet_line
 
     if shared and local:
         raise Usage("--shared or --local, one of them")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq.base.errors import NotPossible, Usage
 from trainq.domain.states import ACTIVE
 from trainq.ops import models, query
-from trainq.ops.queue import init, open_queue
+from trainq.ops.init import init
+from trainq.ops.queue import open_queue
 from trainq.ops.submit import submit
 from trainq.ops.wait import wait
 
