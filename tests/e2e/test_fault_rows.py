@@ -224,14 +224,15 @@ def test_a_quarantine_is_said_with_what_ends_it(tq):
     """E13: in a sentence when it begins, with the command that ends it, and again at the worker's end."""
     jobs = [tq.submit("--", f"no-such-program-{n}") for n in range(4)]
     why = f"jobs {', '.join(map(str, jobs[:3]))} could not be started here"
-    worked = tq.ok("worker", "--slots", "1", "--until", "empty", "--name", "the sick")
+    worked = tq("worker", "--slots", "1", "--until", "empty", "--name", "the sick")
+    assert worked.code == 1  # cron and systemd hear of it
     assert f"quarantined: {why}; nothing more is claimed; hint: trainq workers clear 'the sick'" in worked.err
     assert worked.err.splitlines()[-1].endswith(f"ended: 3 attempts, in quarantine: {why}")
     assert worked.out == f"3 attempts: 3 errored\nended in quarantine: {why}\n"
     for job in jobs[:3]:
         tq.ok("retry", job)
     again = {"TRAINQ_LIMITS_BREAKER": "0"}
-    assert tq.ok("worker", "--slots", "1", "--until", "empty", "--json", env=again).json["quarantine"] == why
+    assert tq("worker", "--slots", "1", "--until", "empty", "--json", env=again).json["quarantine"] == why
     assert tq.ok("worker", "--once", "--json", env=again).json["quarantine"] is None
 
 
@@ -262,7 +263,7 @@ def test_a_worker_in_quarantine_finishes_what_it_runs(tq):
         (tq.dir / "go").touch()
         until(lambda: tq.state(running) == "done")
         worker.signal(signal.SIGINT)
-        assert worker.end().code == 0
+        assert worker.end().code == 1
 
 
 def test_quick_failures_in_a_row_pause_the_queue(tq):

@@ -65,7 +65,7 @@ def run(
     )
     _tell_of_others(queue, options)
     report = Worker(queue, options).run()
-    code = 1 if report.lost_claims or report.killed else 0
+    code = 1 if report.lost_claims or report.killed or report.quarantine else 0
     return Silence(code) if jsonl else _answer(report, code)
 
 
