@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import json
 import os
@@ -424,3 +425,22 @@ def test_who_waits_at_a_deleted_lock_file_goes_to_the_new_one(path, tmp_path):
             assert line(waiter) == "mine"
             assert os.path.exists(path)
             assert not is_free(path)
+
+
+def test_a_waiting_client_asks_again(path, tmp_path, alarm, monkeypatch):
+    """DESIGN 4: a file server that cannot tell a client that the lock is free leaves it waiting: it is asked anew."""
+    gate = Gate(path, 60, is_shared=True)
+    real, asked = gate._lock, []
+
+    def lock(fd, how):
+        asked.append(how)
+        if how == fcntl.LOCK_EX:
+            time.sleep(3600)  # nobody tells it
+        if len(asked) == 1:
+            raise BlockingIOError
+        real(fd, how)
+
+    monkeypatch.setattr(gate, "_lock", lock)
+    gate.enter()
+    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB]
+    gate.close()
