@@ -18,7 +18,7 @@ import pytest
 from e2e.kit import status_of
 from store_builders import finished, is_sound, line, new_job, place, put, running, spawn, until
 
-from trainq.base import files
+from trainq.base import files, hosts
 from trainq.base.errors import Damaged, GateBusy, NoLocks, NoRoot, Storage, TrainqError, WentBack
 from trainq.store import shared
 from trainq.store.session import Unsure
@@ -87,7 +87,7 @@ def test_a_killed_holder_frees_it(session, tmp_path):
 
 
 def waits_for(pid):
-    """The kind of lock that a process waits for: FLOCK in the line of its host, POSIX at the gate; None for neither."""
+    """The kind of lock that a process waits for: FLOCK in the line of its host; None where it only asks."""
     with open("/proc/locks", encoding="ascii") as file:
         waiting = [row.split() for row in file if "->" in row]
     return next((row[2] for row in waiting if row[5] == str(pid)), None)
@@ -121,7 +121,7 @@ def test_who_is_stopped_in_line_is_passed(session, where, tmp_path):
     put(session)
     session.gate.enter()  # as another host does
     with running(SHARED + TURN, tmp_path, stdin=-1) as stopped:
-        until(lambda: waits_for(stopped.pid) == "POSIX")
+        until(lambda: session._line._last() == (hosts.hostname(), stopped.pid))
         stopped.send_signal(signal.SIGSTOP)
         until(lambda: status_of(stopped.pid) == "T")
         session.gate.leave()

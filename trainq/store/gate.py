@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import random
 import signal
 import threading
 import time
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _POLL_S = 0.02
-_ASK_AGAIN_S = 1.0
-"""At a file server a waiting client is told that the lock is free, if the server can reach it: NFSv4.0 and a firewall
-before NFSv3's callbacks leave it to ask again, which it does after 30 s. So it is asked anew after this."""
 _TEXT = 64
 """Bytes: first the holder's host and pid, then the mark."""
 
@@ -154,15 +152,13 @@ class Gate:
         return True
 
     def _wait(self, fd: int, left_s: float) -> None:
-        is_main = threading.current_thread() is threading.main_thread()
-        wait = self._wait_by_timer if is_main else self._wait_by_looking  # signals can be had in the main thread only
-        end = time.monotonic() + left_s
-        while not wait(fd, min(end - time.monotonic(), _ASK_AGAIN_S) if self.is_shared else left_s):
-            if time.monotonic() >= end:
-                raise self._busy()
+        if self.is_shared or threading.current_thread() is not threading.main_thread():  # no signals there
+            self._wait_by_looking(fd, left_s)
+        else:
+            self._wait_by_timer(fd, left_s)
 
-    def _wait_by_timer(self, fd: int, left_s: float) -> bool:
-        """Whether the lock is ours within that time. Block in flock until the timer's handler raises out of it.
+    def _wait_by_timer(self, fd: int, left_s: float) -> None:
+        """Block in flock until the timer's handler raises out of it.
 
         A process has one such timer: what somebody else had set ends here. It fires again until the handler has run,
         since one signal alone could come just before the call blocks; the handler raises once, wherever that is.
@@ -184,20 +180,24 @@ class Gate:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except _OutOfPatience:
-            return self._take(fd)  # patience may have ended in the instant the lock became ours
+            if not self._take(fd):  # patience may have ended in the instant the lock became ours
+                raise self._busy() from None
         except OSError as error:
             raise self._no_locks(error) from error
         finally:
             signal.signal(signal.SIGALRM, before)
-        return True
 
-    def _wait_by_looking(self, fd: int, left_s: float) -> bool:
+    def _wait_by_looking(self, fd: int, left_s: float) -> None:
+        """Ask again and again.
+
+        A file server is asked so, too. One that cannot tell a waiting client that the lock is free (NFSv3 behind a firewall,
+        NFSv4.0) gives it away all the same, and nobody has it until the client asks again, by itself after 30 s.
+        """
         end = time.monotonic() + left_s
         while not self._take(fd):
             if time.monotonic() >= end:
-                return False
-            time.sleep(_POLL_S)
-        return True
+                raise self._busy()
+            time.sleep(_POLL_S * (0.5 + random.random()))  # noqa: S311  # so that nobody is always a little late
 
     def _busy(self) -> GateBusy:
         who = self._holder() or "another program"
