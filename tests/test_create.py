@@ -218,13 +218,13 @@ def test_only_its_owner_converts_a_queue(tq, monkeypatch):
 
 def test_two_that_make_a_queue_at_once_make_one(tq):
     """DESIGN 4: on the file server a queue for one host, on a client one for several: who comes second finds the first."""
-    lock = f"{tq.root}/queue.lock"
+    lock = os.path.realpath(f"{tq.root}/queue.lock")
     gate = Gate(lock, 0.0, is_shared=True)  # what holds up both, wherever they are
     gate.enter()
 
-    def waiting():
-        with open("/proc/locks", encoding="ascii") as file:
-            return sum("->" in line and f":{os.stat(lock).st_ino} " in line for line in file)
+    def is_at_gate(process):
+        fds = f"/proc/{process.pid}/fd"
+        return any(os.path.realpath(f"{fds}/{fd}") == lock for fd in os.listdir(fds))
 
     inits = [
         subprocess.Popen(
@@ -232,7 +232,7 @@ def test_two_that_make_a_queue_at_once_make_one(tq):
         )
         for mode in ("--local", "--shared")
     ]
-    until(lambda: waiting() + sum(each.poll() is not None for each in inits) == 2)
+    until(lambda: all(is_at_gate(each) for each in inits))
     gate.leave()
     gate.close()
     said = [each.communicate(timeout=30)[1] for each in inits]
