@@ -397,34 +397,19 @@ while time.monotonic() < end:
     assert missed
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_deleted_lock_file_is_no_gate(path, tmp_path, is_shared):
-    """Q60: whoever has the file open that was deleted comes in by the one that has its name now, and so does everybody."""
-    gate = Gate(path, 1, is_shared=is_shared)
+def test_a_deleted_lock_file_is_no_gate(path, tmp_path):
+    """DESIGN 4: whoever has the file open that was deleted comes in by the one that has its name now, as everybody does."""
+    gate = Gate(path, 1, is_shared=True)
     gate.enter()
     gate.leave()
     os.unlink(path)
     gate.enter()
-    with running(f"Gate(place.lock, 60, is_shared={is_shared}).enter(); say('in')", tmp_path) as process:
+    with running("Gate(place.lock, 60, is_shared=True).enter(); say('in')", tmp_path) as process:
         time.sleep(0.3)
         assert process.poll() is None
         gate.leave()
         assert line(process) == "in"
     gate.close()
-
-
-def test_who_waits_at_a_deleted_lock_file_goes_to_the_new_one(path, tmp_path):
-    """Q60: it was deleted while somebody waited: what he gets in the end is the gate of this name."""
-    with running(HOLD, tmp_path, stdin=-1) as holder:
-        assert line(holder) == "held"
-        with running("Gate(place.lock, 60).enter(); say('mine'); sys.stdin.readline()", tmp_path, stdin=-1) as waiter:
-            until(lambda: is_blocked(waiter.pid))
-            os.unlink(path)
-            holder.stdin.write("go\n")
-            holder.stdin.flush()
-            assert line(waiter) == "mine"
-            assert os.path.exists(path)
-            assert not is_free(path)
 
 
 def test_a_file_server_is_asked_again_and_again(path, alarm, monkeypatch):
