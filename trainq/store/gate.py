@@ -1,7 +1,7 @@
 """The one gate: `queue.lock`, taken by every writing session before it touches the database.
 
-SQLite's own busy-wait starves writers for seconds; a blocking lock is fair. The wait is bounded by an interval timer
-whose handler raises out of the blocked call. The holder leaves its host and pid in the file for whoever runs out of
+SQLite's own busy-wait starves writers for seconds; a blocking flock is fair. The wait is bounded by an interval timer
+whose handler raises out of the blocked call; a file server is asked again and again instead. The holder leaves its host and pid in the file for whoever runs out of
 patience. The file is never deleted, and the kernel frees the lock when its holder dies.
 """
 
