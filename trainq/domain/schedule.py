@@ -1,0 +1,202 @@
+"""Which waiting job a worker takes next. Pure.
+
+Jobs of one queue, shape, user and array are a *lane*: they are the same to the scheduler, and only the head of a lane is
+looked at, so a claim costs the same behind a million jobs of others. Higher priority first, then (if `fair`) the user
+with the least running, then the oldest. A job that does not fit is passed by those that do; one that was passed for
+`reserve_after` has a worker kept for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainq.domain.devices import tokens
+from trainq.domain.offer import Offer, besides, choose, fits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from trainq.domain.shape import Shape
+
+
+class Lane(NamedTuple):
+    """Jobs that are the same to the scheduler. `most` of an array's tasks may run at once; None: all."""
+
+    id: int
+    queue: str
+    user_id: int
+    shape: Shape
+    array_id: int | None = None
+    most: int | None = None
+
+
+class Head(NamedTuple):
+    """The job of a lane that is next."""
+
+    lane_id: int
+    priority: int
+    job_id: int
+
+
+class Kept(NamedTuple):
+    """A job that waited too long, for which a worker is kept."""
+
+    job_id: int
+    lane: Lane
+
+
+class Pick(NamedTuple):
+    """What to start: the head of a lane, or this job of it, with these GPUs."""
+
+    lane: Lane
+    job_id: int | None
+    devices: tuple[str, ...]
+
+
+class Rules(NamedTuple):
+    """What the settings say. `gpus` by type, `per_user` of `gpus` and `running`; a name that is not there has no limit."""
+
+    gpus: Mapping[str, int] = {}
+    per_user: Mapping[str, int] = {}
+    fair: bool = False
+    strict_fifo: bool = False
+
+    @property
+    def looks_at_running(self) -> bool:
+        """Whether what runs everywhere must be known for a choice."""
+        return bool(self.gpus or self.per_user or self.fair)
+
+
+class Running(NamedTuple):
+    """What runs anywhere: of one user, in one lane, on one model of GPU."""
+
+    user_id: int
+    lane_id: int
+    device: str | None
+    jobs: int
+    gpus: int
+
+
+class Use:
+    """What runs anywhere, summed as the limits count it."""
+
+    def __init__(self, running: Iterable[Running] = ()) -> None:
+        self.by_user: dict[int, int] = {}
+        self.gpus_by_user: dict[int, int] = {}
+        self.by_lane: dict[int, int] = {}
+        self.gpus_by_model: dict[str, int] = {}
+        for one in running:
+            self.add(one)
+
+    def add(self, one: Running) -> None:
+        """One that has been started since."""
+        self.by_user[one.user_id] = self.by_user.get(one.user_id, 0) + one.jobs
+        self.gpus_by_user[one.user_id] = self.gpus_by_user.get(one.user_id, 0) + one.gpus
+        self.by_lane[one.lane_id] = self.by_lane.get(one.lane_id, 0) + one.jobs
+        if one.device is not None:
+            self.gpus_by_model[one.device] = self.gpus_by_model.get(one.device, 0) + one.gpus
+
+    def of_type(self, name: str) -> int:
+        """GPUs in use whose model is of this type."""
+        asked = tokens(name)
+        return sum(n for model, n in self.gpus_by_model.items() if asked <= tokens(model))
+
+
+def limit_of(model: str, gpus: Mapping[str, int]) -> list[str]:
+    """The limits of `[limits] gpus` that a model of GPU counts for."""
+    return [name for name in gpus if tokens(name) <= tokens(model)]
+
+
+def over_user_limit(lane: Lane, rules: Rules, use: Use) -> str | None:
+    """Which limit of the lane's user or array another job of it would break, in words; None: none."""
+    running, gpus = rules.per_user.get("running"), rules.per_user.get("gpus")
+    if lane.most is not None and use.by_lane.get(lane.id, 0) >= lane.most:
+        return f"{lane.most} of its array run at once"
+    if running is not None and use.by_user.get(lane.user_id, 0) >= running:
+        return f"{running} jobs of a user run at once"
+    if gpus is not None and lane.shape.gpus and use.gpus_by_user.get(lane.user_id, 0) + lane.shape.gpus > gpus:
+        return f"{gpus} GPUs of a user are used at once"
+    return None
+
+
+def closed_models(shape: Shape, models: Iterable[str], rules: Rules, use: Use) -> dict[str, str]:
+    """The models of which a job of this shape may get no GPUs now, each with the limit it would break."""
+    closed: dict[str, str] = {}
+    if shape.gpus and rules.gpus:
+        for model in models:
+            for name in limit_of(model, rules.gpus):
+                if use.of_type(name) + shape.gpus > rules.gpus[name]:
+                    closed[model] = name
+    return closed
+
+
+def open_lanes(lanes: Iterable[Lane], left: Offer, rules: Rules, use: Use) -> list[Lane]:
+    """The lanes a job of which fits into what is free and breaks no limit."""
+    models = {device.name for device in left.devices}
+    return [
+        lane
+        for lane in lanes
+        if over_user_limit(lane, rules, use) is None
+        and fits(lane.shape, left, closed_models(lane.shape, models, rules, use))
+    ]
+
+
+def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[str, ...]:
+    """The GPUs that a job of an open lane gets."""
+    models = {device.name for device in left.devices}
+    found = choose(lane.shape, left, closed_models(lane.shape, models, rules, use))
+    assert found is not None
+    return tuple(device.id for device in found)
+
+
+def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Use) -> Head | None:
+    """The head that is next; `users` says whose each lane is."""
+    if rules.fair:
+        return min(
+            heads, key=lambda one: (-one.priority, use.by_user.get(users[one.lane_id], 0), one.job_id), default=None
+        )
+    return min(heads, key=lambda one: (-one.priority, one.job_id), default=None)
+
+
+def pick(
+    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
+    kept: Kept | None = None,
+) -> Pick | None:  # fmt: skip
+    """What to start next on what is free here, None: nothing. `lanes` are those of the worker's queues; `heads_of` finds
+    the heads of some, leaving out those nobody waits in; `kept` is the job that this worker is kept for."""
+    if kept is not None:
+        if open_lanes([kept.lane], left, rules, use):
+            return Pick(kept.lane, kept.job_id, given(kept.lane, left, rules, use))
+        left = besides(left, kept.lane.shape)
+    ready = {lane.id: lane for lane in open_lanes(lanes, left, rules, use)}
+    if not ready:
+        return None
+    users = {lane.id: lane.user_id for lane in lanes}
+    if rules.strict_fifo:
+        heads = [one for one in _heads_by_queue(lanes, heads_of, users, rules, use) if one.lane_id in ready]
+    elif len(ready) == 1:
+        (lane,) = ready.values()
+        return Pick(lane, None, given(lane, left, rules, use))
+    else:
+        heads = list(heads_of([*ready.values()]))
+    head = first(heads, users, rules, use)
+    return None if head is None else Pick(ready[head.lane_id], None, given(ready[head.lane_id], left, rules, use))
+
+
+def _heads_by_queue(
+    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], users: Mapping[int, int], rules: Rules,
+    use: Use,
+) -> list[Head]:  # fmt: skip
+    """The one job of each queue that may be started where nothing passes another."""
+    queues = {lane.id: lane.queue for lane in lanes}
+    by_queue: dict[str, list[Head]] = {}
+    for head in heads_of(lanes):
+        by_queue.setdefault(queues[head.lane_id], []).append(head)
+    return [one for some in by_queue.values() if (one := first(some, users, rules, use)) is not None]
+
+
+def to_keep_for(overdue: Sequence[Kept], offer: Offer, kept_elsewhere: Collection[int]) -> Kept | None:
+    """The job that a worker is kept for: of those that waited too long (longest first) one that would fit here, had the
+    worker nothing else to do, and that no other worker is kept for."""
+    whole = offer._replace(devices=tuple(device for device in offer.devices if device.foreign is None))
+    return next((one for one in overdue if one.job_id not in kept_elsewhere and fits(one.lane.shape, whole)), None)
