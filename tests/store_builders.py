@@ -12,8 +12,11 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.domain.job import Actor, DataSet, NewJob, NewModel, Outcome, Progress, Submission
+from trainq.domain.offer import Offer
 from trainq.store import jobs, workers
+from trainq.store.claims import Claimant
 from trainq.store.create import create
+from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
 from trainq.store.shared import SharedSession
 
@@ -88,10 +91,26 @@ def join(tx: Transaction, name: str = "w", identity: str = "here/1", **more: Any
     )  # fmt: skip
 
 
+ROOMY = Offer("here", 1, (), 1024, 2**40)
+
+
+def claim_next(
+    tx: Transaction, worker_id: int = 1, queues: Sequence[str] = ("default",), users: Any = None, offer: Offer = ROOMY
+) -> Claimed | None:
+    """Claim what comes next for a worker that has all of this free."""
+    who = Claimant(worker_id, f"w{worker_id}", offer.host)
+    return Scheduler(queues, users, offer).look(tx).claim(who, offer)
+
+
+def is_work(tx: Transaction, queues: Sequence[str] = ("default",), users: Any = None, offer: Offer = ROOMY) -> bool:
+    """Whether such a worker could claim something, or promote it first."""
+    return jobs.is_due(tx) or Scheduler(queues, users, offer).look(tx).is_work(offer)
+
+
 def take(session: Any, worker_id: int = 1, queues: Sequence[str] = ("default",)) -> Claimed:
     """Claim in a transaction of its own; there must be something."""
     with session.writing() as tx:
-        claimed = jobs.claim(tx, worker_id, f"w{worker_id}", "here", queues)
+        claimed = claim_next(tx, worker_id, queues)
     assert claimed is not None
     return claimed
 

@@ -36,6 +36,7 @@ ROWS = {
     "history.numbers": "DELETE FROM event WHERE job_id = 1 AND n = 2",
     "history.attempts": "UPDATE event SET attempt = 7 WHERE job_id = 1 AND n = 3",
     "counts": "UPDATE count SET n = n + 1",
+    "lanes": "DELETE FROM lane",
     "model.job": "UPDATE model SET attempt = 9",
     "model.number": "UPDATE model_key SET last_version = 0",
     "model.twice": (

@@ -13,7 +13,7 @@ from trainq.artifacts.paths import Paths
 from trainq.base.errors import Denied
 from trainq.domain import proof
 from trainq.domain.job import Outcome
-from trainq.store import jobs
+from trainq.store import claims, jobs
 
 SPEC = {
     "cwd": "/",
@@ -45,7 +45,7 @@ def test_a_claimed_job_has_the_digest_of_its_submit(session):
     assert len(set(wanted)) == 3
     assert [proof.of_claimed(build.take(session)) for _ in some] == wanted
     with session.reading() as tx:
-        assert [proof.of_claimed(jobs.as_claimed(tx, number)) for number in (1, 2, 3)] == wanted
+        assert [proof.of_claimed(claims.as_claimed(tx, number)) for number in (1, 2, 3)] == wanted
 
 
 def test_what_an_attempt_that_ran_out_of_memory_changes_is_not_in_it(session):
@@ -56,7 +56,7 @@ def test_what_an_attempt_that_ran_out_of_memory_changes_is_not_in_it(session):
     before = proof.of_claimed(claimed)
     build.settle(session, claimed.claim, Outcome("oom", error="full"))
     with session.reading() as tx:
-        after = jobs.as_claimed(tx, 1)
+        after = claims.as_claimed(tx, 1)
     assert after.spec["mem"] == 10
     assert proof.of_claimed(after) == before
 

@@ -26,7 +26,7 @@ def session(tmp_path):
 def run_one(session, outcome=build.OK):
     """Claim the next job and end it so; its id."""
     with session.writing() as tx:
-        claim = jobs.claim(tx, build.join(tx), "w", "here", QUEUES).claim
+        claim = build.claim_next(tx, build.join(tx), QUEUES).claim
     with session.writing() as tx:
         jobs.settle(tx, claim, outcome, build.NOTHING)
     return claim.job_id
@@ -34,7 +34,7 @@ def run_one(session, outcome=build.OK):
 
 def claim_one(session):
     with session.writing() as tx:
-        return jobs.claim(tx, build.join(tx), "w", "here", QUEUES).claim.job_id
+        return build.claim_next(tx, build.join(tx), QUEUES).claim.job_id
 
 
 def ids(rows):
@@ -235,6 +235,8 @@ def test_no_list_walks_or_sorts_the_jobs(session, read):
                 step,
             )
             continue
+        if "FROM lane l" in sql and (step == "SCAN l" or "TEMP B-TREE" in step):
+            continue  # the lanes, and what was read of each: no more than the list is long
         assert "TEMP B-TREE FOR ORDER BY" not in step or "UNION" in sql, (sql, step)
         if step.startswith("SCAN") and "INDEX" not in step:
             assert "LIMIT" in sql, (sql, step)

@@ -151,7 +151,7 @@ def test_what_fits_passes_what_does_not():
     found = pick(lanes, find, left, Rules(), Use())
     assert found is not None
     assert found.lane.id == 2
-    assert found.devices == (left.devices[0].id,)
+    assert found.devices == left.devices[:1]
     assert pick(lanes, find, left, Rules(strict_fifo=True), Use()) is None
     assert pick(lanes, heads((1, 0, 2), (2, 0, 1)), left, Rules(strict_fifo=True), Use()).lane.id == 2
 
@@ -293,9 +293,10 @@ class Hall:
             for place in [place for place, kept in self.kept.items() if kept.job_id == number]:
                 del self.kept[place]
             some = True
-            job, one = self.jobs[number], Taken(found.lane.shape, found.devices)
+            job = self.jobs[number]
+            one = Taken(found.lane.shape, tuple(device.id for device in found.devices))
             assert len(set(found.devices)) == found.lane.shape.gpus
-            assert not set(found.devices) & {device for other in self.taken[n].values() for device in other.devices}
+            assert not set(one.devices) & {device for other in self.taken[n].values() for device in other.devices}
             self.taken[n][number] = one
             self.count(job, n, one, 1)
             self.check()

@@ -78,8 +78,8 @@ def test_a_state_that_is_none_is_refused(session):
         tx.rows("UPDATE job SET state = 'lost' WHERE id = ?", (number,))
     with pytest.raises(Exception, match="CHECK constraint failed"), session.writing() as tx:
         tx.rows(
-            "INSERT INTO job(submission_id, state, queue, priority, name, user, user_id, submitted_at, changed_at,"
-            " max_attempts, retries) VALUES(1, 'lost', 'q', 0, 'n', 'u', 1, 0, 0, 1, 0)"
+            "INSERT INTO job(submission_id, lane_id, state, queue, priority, name, user, user_id, submitted_at, changed_at,"
+            " max_attempts, retries) VALUES(1, 1, 'lost', 'q', 0, 'n', 'u', 1, 0, 0, 1, 0)"
         )
 
 
@@ -113,13 +113,22 @@ def plan(tx, sql, values):
 HOT = {
     "promote": ("job_due", {"now": 0}),
     "next_due": ("job_due", {}),
-    "first_ready": ("job_open", {"queue": "default"}),
-    "claim": ("job_open", {"queue": "default", "worker_id": 1, "worker": "w", "host": "h", "now": 0}),
-    "first_ready_of": ("job_open", {"queue": "default", "users": "[1]"}),
-    "claim_of": (
+    "heads": ("job_open", {"lanes": "[1,2]"}),
+    "running": ("job_open", {}),
+    "claim": (
         "job_open",
-        {"queue": "default", "users": "[1]", "worker_id": 1, "worker": "w", "host": "h", "now": 0},
+        {
+            "lane_id": 1,
+            "job_id": None,
+            "worker_id": 1,
+            "worker": "w",
+            "host": "h",
+            "gpus": None,
+            "device": None,
+            "now": 0,
+        },
     ),
+    "position": ("job_open", {"queue": "default", "priority": 0, "id": 1}),
 }
 
 

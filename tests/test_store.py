@@ -15,12 +15,14 @@ from store_builders import (
     BACKENDS,
     NOTHING,
     OK,
+    claim_next,
     counts_are_real,
     data_set,
     dump,
     dump_in,
     finished,
     history,
+    is_work,
     job_row,
     join,
     line,
@@ -36,7 +38,7 @@ from store_builders import (
 
 from trainq.domain.job import Claim, Decision, Outcome, Progress
 from trainq.domain.states import USER_CAUSES
-from trainq.store import checkpoints, jobs, lost, models, pruning, reads, workers
+from trainq.store import checkpoints, claims, jobs, lanes, lost, models, pruning, reads, workers
 from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
 from trainq.store.lost import Held
@@ -81,7 +83,7 @@ class TestStore:
         with session.reading() as tx:
             assert [row[0] for row in tx.rows("SELECT name FROM job ORDER BY id")] == ["a", "b", "c", "d"]
             assert json.loads(tx.value("SELECT doc FROM spec WHERE job_id = 4")) == {"argv": ["true"]}
-            assert jobs.data_of(tx, 4) == (data_set(),)
+            assert claims.data_of(tx, 4) == (data_set(),)
             counts_are_real(tx)
         assert states(session, 4) == ["pending"]
         assert job_row(session, 4)["changed_by"] == str(ACTOR)
@@ -204,7 +206,7 @@ say(n)
             jobs.request_cancel(tx, 1, "ann", grace_s=None, message=None)
         assert [take(session).claim.job_id for _ in range(4)] == [2, 4, 5, 3]
         with session.writing() as tx:
-            assert jobs.claim(tx, 1, "w", "here", ("default",)) is None
+            assert claim_next(tx, 1, ("default",)) is None
 
     def test_claims_look_into_the_queues_they_name(self, session):
         """One queue, several, none, unknown ones: the first of those named, in whatever order they are named."""
@@ -212,23 +214,26 @@ say(n)
         assert take(session, queues=("b",)).claim.job_id == 2
         with session.writing() as tx:
             for queues in (("b",), (), ("nobody", "b")):
-                assert jobs.claim(tx, 1, "w", "here", queues) is None
-                assert jobs.is_work(tx, queues) is False
-            assert jobs.is_work(tx, ("b", "c")) is True
+                assert claim_next(tx, 1, queues) is None
+                assert is_work(tx, queues) is False
+            assert is_work(tx, ("b", "c")) is True
         assert [take(session, queues=("a", "b", "c")).claim.job_id for _ in range(3)] == [3, 1, 4]
 
     def test_claims_look_at_the_jobs_of_the_users_they_name(self, session):
         """E18: the first of those of these users, in the same order, whatever of others' stands before; else nothing."""
         put(session, *[new_job(queue=queue, priority=priority) for queue in "ab" for priority in (0, 5, 0)])
         with session.writing() as tx:
-            tx.rows("UPDATE job SET user_id = 7 WHERE id IN (3, 4)")
-            tx.rows("UPDATE job SET user_id = 8 WHERE id = 6")
+            for user_id, ids in ((7, (3, 4)), (8, (6,))):
+                for number in ids:
+                    queue = tx.value("SELECT queue FROM job WHERE id = ?", (number,))
+                    lane_id = lanes.intern(tx, queue, user_id, "")
+                    tx.rows("UPDATE job SET user_id = ?, lane_id = ? WHERE id = ?", (user_id, lane_id, number))
             for users in ((), (9,)):
-                assert jobs.claim(tx, 1, "w", "here", ("a", "b"), users) is None
-                assert jobs.is_work(tx, ("a", "b"), users) is False
-            assert jobs.is_work(tx, ("a",), (8, 7)) is True
-            assert jobs.is_work(tx, ("a",), (8,)) is False
-            taken = [jobs.claim(tx, 1, "w", "here", ("b", "a"), (8, 7)) for _ in range(4)]
+                assert claim_next(tx, 1, ("a", "b"), users) is None
+                assert is_work(tx, ("a", "b"), users) is False
+            assert is_work(tx, ("a",), (8, 7)) is True
+            assert is_work(tx, ("a",), (8,)) is False
+            taken = [claim_next(tx, 1, ("b", "a"), (8, 7)) for _ in range(4)]
         assert [claimed and claimed.claim.job_id for claimed in taken] == [3, 4, 6, None]
 
     def test_a_claim_brings_all_that_is_needed(self, session):
@@ -278,7 +283,7 @@ claimed = []
 while True:
     with session.writing() as tx:
         jobs.promote(tx)
-        got = jobs.claim(tx, me, f"w{me}", "here", ("default",))
+        got = claim_next(tx, me, ("default",))
     if got is None: break
     claimed.append(got.claim)
     with session.writing() as tx:
@@ -458,10 +463,10 @@ print(json.dumps(claimed))
             assert jobs.has_ended(tx, first, Decision("done")) is False
             assert jobs.has_ended(tx, first, None) is False
             assert jobs.has_ended(tx, second, Decision("pending", "drained")) is False
-            assert jobs.unknown_claims(tx, 1, []) == [second]
-            assert jobs.unknown_claims(tx, 1, [first]) == [second]
-            assert jobs.unknown_claims(tx, 1, [second]) == []
-            assert jobs.unknown_claims(tx, 2, []) == []
+            assert claims.unknown_claims(tx, 1, []) == [second]
+            assert claims.unknown_claims(tx, 1, [first]) == [second]
+            assert claims.unknown_claims(tx, 1, [second]) == []
+            assert claims.unknown_claims(tx, 2, []) == []
 
     @pytest.mark.parametrize("cause", [None, "exit", "timeout", "store", "drained", "requeued", "zombie"])
     def test_cancel_wins_over_every_later_result(self, session, cause):
@@ -631,9 +636,9 @@ print(json.dumps(claimed))
             with session.writing() as tx:
                 assert jobs.next_due(tx) == row["due_at"]
                 jobs.promote(tx)
-                assert jobs.claim(tx, 1, "w", "here", ("default",)) is None  # not yet due
+                assert claim_next(tx, 1, ("default",)) is None  # not yet due
                 tx.rows("UPDATE job SET due_at = ?", (tx.now,))
-                assert jobs.is_work(tx, ("default",)) is True
+                assert is_work(tx, ("default",)) is True
                 jobs.promote(tx)
                 assert jobs.next_due(tx) is None
         settle(session, take(session).claim, FAILED)
@@ -677,7 +682,7 @@ print(json.dumps(claimed))
         assert (row["state"], row["reason"], row["side"], row["attempt"]) == ("errored", "poison", "system", 3)
         assert "3 times" in row["error"]
         with session.writing() as tx:
-            assert jobs.claim(tx, 1, "w", "here", ("default",)) is None
+            assert claim_next(tx, 1, ("default",)) is None
         ends = [row for row in history(session, 1) if row["cause"] == "zombie"]
         assert [row["attempt"] for row in ends] == [1, 2, 3]
 
@@ -770,7 +775,7 @@ print(json.dumps(claimed))
             assert [row["version"] for row in models.versions(tx, "k")] == [1, 2, 8, 9]
         put(session)
         with session.writing() as tx:
-            claim = jobs.claim(tx, 1, "w", "here", ("default",)).claim
+            claim = claim_next(tx, 1, ("default",)).claim
             assert jobs.publish(tx, claim, OK, NOTHING, model("k"), 0) == 11  # 10 is not used again
             assert models.of_job(tx, claim.job_id)["version"] == 11
             assert models.one(tx, "k", None)["version"] == 11
@@ -1046,7 +1051,7 @@ print(json.dumps(claimed))
             pruning.forget_data(tx, [data_id])
             assert pruning.data_is_named(tx, data_set(b"own").sha256) is False
             assert pruning.data_is_named(tx, shared.sha256) is True
-            assert [item.sha256 for item in jobs.data_of(tx, 2)] == [shared.sha256]
+            assert [item.sha256 for item in claims.data_of(tx, 2)] == [shared.sha256]
 
     def test_a_set_in_a_file_is_said_to_be(self, session):
         """What is too large for the column lies in a file; the janitor is told."""
@@ -1180,9 +1185,9 @@ def test_a_claim_of_what_cannot_be_read_ends_it_and_the_next_one_is_claimed(tmp_
     put(session, new_job(), new_job())
     spoil(session, f"UPDATE spec SET doc = {doc} WHERE job_id = 1")
     with session.writing() as tx:
-        with pytest.raises(jobs.Unreadable, match="job 1 "):
-            jobs.claim(tx, 1, "w1", "here", ["default"])
-        assert jobs.claim(tx, 1, "w1", "here", ["default"]).claim == Claim(2, 1, 1)
+        with pytest.raises(claims.Unreadable, match="job 1 "):
+            claim_next(tx, 1, ["default"])
+        assert claim_next(tx, 1, ["default"]).claim == Claim(2, 1, 1)
     row = job_row(session, 1)
     assert (row["state"], row["reason"], row["side"]) == ("errored", "poison", "system")
     assert row["error"].startswith("job 1 cannot be read")

@@ -13,6 +13,7 @@ import tempfile
 from itertools import pairwise
 
 import pytest
+import store_builders as build
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_builders import counts_are_real, dump_in, join, model, new_job, place, submission
+from store_builders import counts_are_real, dump_in, is_work, join, model, new_job, place, submission
 
 import trainq.domain.job
 from trainq.base import clock
@@ -182,8 +183,8 @@ class StoreMachine(RuleBasedStateMachine):
         waiting = [n for n, job in self.jobs.items() if job.state == "pending" and job.queue in opened]
         with self.session.writing() as tx:
             due = jobs.next_due(tx)
-            assert jobs.is_work(tx, queues) == (bool(waiting) or (due is not None and due <= tx.now))
-            claimed = jobs.claim(tx, worker, f"w{worker}", "here", queues)
+            assert is_work(tx, queues) == (bool(waiting) or (due is not None and due <= tx.now))
+            claimed = build.claim_next(tx, worker, queues)
         if not waiting:
             assert claimed is None
             return

@@ -23,7 +23,7 @@ from trainq.base import hosts
 with session.writing() as tx:
     me = workers.join(tx, name="w", host="here", identity=hosts.identity(), pid=os.getpid(),
         pid_start=hosts.start_of(os.getpid()), user_id=os.getuid(), version="0", slots=1, queues=["default"])
-    claims = [jobs.claim(tx, me, "w", "here", ("default",)) for _ in range(int(sys.argv[2]))]
+    claims = [claim_next(tx, me, ("default",)) for _ in range(int(sys.argv[2]))]
 say(me)
 signal.pause()
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.bench.common import Bare, fill, interleaved, join, opened, seconds
+from tests.bench.common import Bare, Worker, fill, interleaved, opened, seconds
 from trainq.domain.job import Outcome, Progress
 from trainq.store import jobs
 
@@ -17,7 +17,7 @@ def run(place: str) -> None:
     bare = Bare(os.path.join(place, "bare.sqlite"), N * ROUNDS * 2)
     queue = opened(place)
     fill(queue, N * ROUNDS * 4)
-    worker = join(queue)
+    worker = Worker(queue)
     found = interleaved(
         ROUNDS,
         bare=lambda: seconds(lambda: [bare.claim_and_finish() for _ in range(N)]),
@@ -33,23 +33,23 @@ def run(place: str) -> None:
     )
 
 
-def _two_commits(queue: Any, worker: int) -> None:
+def _two_commits(queue: Any, worker: Worker) -> None:
     session = queue.session
     for _ in range(N):
         with session.writing() as tx:
-            claimed = jobs.claim(tx, worker, "w", "h", ("default",))
+            claimed = worker.claim(tx)
         assert claimed is not None
         with session.writing() as tx:
             jobs.settle(tx, claimed.claim, Outcome(None, 0), Progress())
 
 
-def _shared_commit(queue: Any, worker: int) -> None:
+def _shared_commit(queue: Any, worker: Worker) -> None:
     session = queue.session
     with session.writing() as tx:
-        claimed = jobs.claim(tx, worker, "w", "h", ("default",))
+        claimed = worker.claim(tx)
     for _ in range(N - 1):
         with session.writing() as tx:
             jobs.settle(tx, claimed.claim, Outcome(None, 0), Progress())
-            claimed = jobs.claim(tx, worker, "w", "h", ("default",))
+            claimed = worker.claim(tx)
     with session.writing() as tx:
         jobs.settle(tx, claimed.claim, Outcome(None, 0), Progress())

@@ -11,14 +11,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainq.domain.job import Actor, NewJob, Submission
+from trainq.domain.offer import Offer, free
 from trainq.ops.init import init
 from trainq.ops.queue import open_queue
 from trainq.store import jobs, workers
+from trainq.store.claims import Claimant
+from trainq.store.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ME = Actor("bench", os.getuid(), "bench")
+ONE = Offer("h", 1)
 SPEC = '{"cwd":"/tmp","argv":["true"]}'
 _made = 0
 
@@ -49,6 +53,18 @@ def join(queue: Any, name: str = "w") -> int:
         return workers.join(
             tx, name=name, host="h", identity="i", pid=os.getpid(), pid_start=0, user_id=0, version="0", slots=1, queues=["default"]
         )  # fmt: skip
+
+
+class Worker:
+    """One that claims, with its row and its scheduler, as the worker's loop has them."""
+
+    def __init__(self, queue: Any, offer: Offer = ONE) -> None:
+        self.who = Claimant(join(queue), "w", "h")
+        self.id, self.offer = self.who.id, offer
+        self.scheduler = Scheduler(("default",), None, offer)
+
+    def claim(self, tx: Any) -> Any:
+        return self.scheduler.look(tx).claim(self.who, free(self.offer, ()))
 
 
 def opened(place: str) -> Any:

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from tests.bench.common import Bare, fill, join, opened
+from tests.bench.common import Bare, Worker, fill, opened
 from trainq.domain.job import Outcome, Progress
 from trainq.ops.queue import open_queue
 from trainq.store import jobs
@@ -67,14 +67,14 @@ def _bare_turn(target: str) -> Any:
 
 def _our_turn(root: str) -> Any:
     queue = open_queue(root)
-    worker = join(queue, f"w{os.getpid()}")
+    worker = Worker(queue)
     held: list[Any] = []
 
     def turn() -> None:
         with queue.session.writing() as tx:
             if held:
                 jobs.settle(tx, held.pop(), Outcome(None, 0), Progress())
-            claimed = jobs.claim(tx, worker, "w", "h", ("default",))
+            claimed = worker.claim(tx)
             if claimed is not None:
                 held.append(claimed.claim)
 

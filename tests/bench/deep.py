@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench.common import fill, interleaved, join, opened, seconds
+from tests.bench.common import Worker, fill, interleaved, opened, seconds
 from trainq.domain.job import Outcome, Progress
 from trainq.store import jobs
 
@@ -14,7 +14,7 @@ ROUNDS = 9
 
 def run(place: str) -> None:
     small, ended, large = opened(place), opened(place), opened(place)
-    workers = {id(queue): join(queue) for queue in (small, ended, large)}
+    workers = {id(queue): Worker(queue) for queue in (small, ended, large)}
     fill(small, 1_000 + N * ROUNDS)
     fill(large, 1_000_000)
     fill(ended, 100_000)
@@ -31,17 +31,17 @@ def run(place: str) -> None:
     print(f"with 100,000 ended behind it {found['ended'] / found['small']:.2f} x (wanted <= 1.2)")
 
 
-def _claim(queue: Any, worker: int) -> None:
+def _claim(queue: Any, worker: Worker) -> None:
     for _ in range(N):
         with queue.session.writing() as tx:
-            jobs.claim(tx, worker, "w", "h", ("default",))
+            worker.claim(tx)
 
 
-def _end_all(queue: Any, worker: int) -> None:
+def _end_all(queue: Any, worker: Worker) -> None:
     while True:
         with queue.session.writing() as tx:
             for _ in range(5_000):
-                claimed = jobs.claim(tx, worker, "w", "h", ("default",))
+                claimed = worker.claim(tx)
                 if claimed is None:
                     return
                 jobs.settle(tx, claimed.claim, Outcome(None, 0), Progress())

@@ -188,9 +188,10 @@ def kill_all_at_once(worker, *more):
     keepers = children(worker.pid)
     jobs = [pid for keeper in keepers for pid in children(keeper)]
     assert jobs
-    for keeper in keepers:  # or one of them might end its job between two of our signals
-        os.kill(keeper, signal.SIGSTOP)
-        until(lambda pid=keeper: status_of(pid) == "T")
+    # The worker first, which lets a stopped keeper go on; then those, or one might end its job between two of our signals.
+    for pid in (worker.pid, *keepers):
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda pid=pid: status_of(pid) == "T")
     for pid in (worker.pid, *keepers, *jobs, *more):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

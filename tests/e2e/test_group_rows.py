@@ -382,6 +382,7 @@ def test_a_forged_user_column_is_refused_and_reported(members):
     ann, bob = members
     jobs = [bob.submit("--", "touch", "stolen") for _ in range(6)]
     bob.write("UPDATE job SET user_id = ?, user = 'ann'", ANN)
+    bob.write("UPDATE lane SET user_id = ?", ANN)
     report = ann.ok("worker", "--until", "idle", "--json", "--slots", "1").json
     assert (report["quarantine"], len(report["jobs"])) == (None, 6)
     for job in jobs[1:]:
@@ -404,6 +405,7 @@ def test_an_attempt_to_have_anothers_job_run_as_oneself_is_refused(two):
     ann, bob = two
     job = ann.submit("--", "true")
     ann.write("UPDATE job SET user_id = ? WHERE id = ?", BOB, job)
+    ann.write("UPDATE lane SET user_id = ?", BOB)
     ann.ok("worker", "--until", "idle", "--user", BOB)
     assert f"(uid {ANN})" in refused(bob, job)
 
@@ -536,6 +538,7 @@ def test_another_s_spec_file_proves_nothing(two, how):
     good, bad = ann.submit("--", "true"), bob.submit("--", "touch", "stolen")
     theirs, own = spec_file(ann, good), spec_file(bob, bad)
     bob.write("UPDATE job SET user_id = ?, user = '65533' WHERE id = ?", ANN, bad)
+    bob.write("UPDATE job SET lane_id = (SELECT lane_id FROM job WHERE id = ?) WHERE id = ?", good, bad)
     if how == "copied":
         bob.python("import shutil, sys; shutil.copyfile(*sys.argv[1:])", theirs, own)
     elif how == "link":
@@ -607,6 +610,7 @@ def test_a_group_s_queue_that_was_shut_is_not_taken_for_one_user_s(two, bits, sw
     ann, bob = two
     job = bob.submit("--", "touch", "stolen")
     bob.write("UPDATE job SET user_id = ?, user = 'ann'", ANN)
+    bob.write("UPDATE lane SET user_id = ?", ANN)
     if swapped == "bell":
         bob.python(
             "import os, sys; os.chdir(sys.argv[1]); os.rename('specs', 'x'); os.rename('bell', 'specs')", bob.root

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trainq.domain.shape import PLAIN, Shape
 from trainq.domain.states import SYSTEM_CAUSES, USER_CAUSES, Side, State, side_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class NewJob(NamedTuple):
     time_s: float | None = None
     grace_s: float | None = None
     data: tuple[DataSet, ...] = ()
+    shape: str = ""  # its canonical text, domain/shape.py
 
 
 class Submission(NamedTuple):
@@ -198,3 +200,5 @@ class Claimed(NamedTuple):
     checkpoints: tuple[tuple[int, str], ...] = ()  # committed: number and digest
     suspects: Mapping[int, int] = {}  # how many attempts crashed that went on from a number
     last_cause: str | None = None  # why the attempt before ended
+    shape: Shape = PLAIN
+    gpus: tuple[str, ...] = ()  # as they stand in CUDA_VISIBLE_DEVICES

@@ -16,6 +16,7 @@ from trainq.domain.offer import Offer, besides, choose, fits
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from trainq.domain.devices import Device
     from trainq.domain.shape import Shape
 
 
@@ -50,7 +51,7 @@ class Pick(NamedTuple):
 
     lane: Lane
     job_id: int | None
-    devices: tuple[str, ...]
+    devices: tuple[Device, ...]
 
 
 class Rules(NamedTuple):
@@ -141,12 +142,12 @@ def open_lanes(lanes: Iterable[Lane], left: Offer, rules: Rules, use: Use) -> li
     ]
 
 
-def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[str, ...]:
+def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[Device, ...]:
     """The GPUs that a job of an open lane gets."""
     models = {device.name for device in left.devices}
     found = choose(lane.shape, left, closed_models(lane.shape, models, rules, use))
     assert found is not None
-    return tuple(device.id for device in found)
+    return found
 
 
 def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Use) -> Head | None:
@@ -160,26 +161,28 @@ def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Us
 
 def pick(
     lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
-    kept: Kept | None = None,
+    kept: Kept | None = None, users: Collection[int] | None = None,
 ) -> Pick | None:  # fmt: skip
-    """What to start next on what is free here, None: nothing. `lanes` are those of the worker's queues; `heads_of` finds
-    the heads of some, leaving out those nobody waits in; `kept` is the job that this worker is kept for."""
+    """What to start next on what is free here, None: nothing. `lanes` are those of the worker's queues, `users` whose jobs
+    it runs (None: everybody's); `heads_of` finds the heads of some, leaving out those nobody waits in; `kept` is the job
+    that this worker is kept for. Where one lane alone is open its head is not looked for: there may be none."""
     if kept is not None:
         if open_lanes([kept.lane], left, rules, use):
             return Pick(kept.lane, kept.job_id, given(kept.lane, left, rules, use))
         left = besides(left, kept.lane.shape)
-    ready = {lane.id: lane for lane in open_lanes(lanes, left, rules, use)}
+    mine = lanes if users is None else [lane for lane in lanes if lane.user_id in users]
+    ready = {lane.id: lane for lane in open_lanes(mine, left, rules, use)}
     if not ready:
         return None
-    users = {lane.id: lane.user_id for lane in lanes}
+    whose = {lane.id: lane.user_id for lane in lanes}
     if rules.strict_fifo:
-        heads = [one for one in _heads_by_queue(lanes, heads_of, users, rules, use) if one.lane_id in ready]
+        heads = [one for one in _heads_by_queue(lanes, heads_of, whose, rules, use) if one.lane_id in ready]
     elif len(ready) == 1:
         (lane,) = ready.values()
         return Pick(lane, None, given(lane, left, rules, use))
     else:
         heads = list(heads_of([*ready.values()]))
-    head = first(heads, users, rules, use)
+    head = first(heads, whose, rules, use)
     return None if head is None else Pick(ready[head.lane_id], None, given(ready[head.lane_id], left, rules, use))
 
 

@@ -13,7 +13,7 @@ from trainq.base import files, hosts
 from trainq.base.crash import point
 from trainq.base.errors import Denied
 from trainq.domain import proof
-from trainq.store import jobs
+from trainq.store import claims, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -72,16 +72,16 @@ def unproved_outside(session: Session, paths: Paths, limit: int) -> Iterator[str
             yield from (fault for fault in faults if fault is not None)
 
 
-def _read(tx: Transaction, job_id: int) -> Claimed | jobs.Unreadable | None:
+def _read(tx: Transaction, job_id: int) -> Claimed | claims.Unreadable | None:
     try:
-        return jobs.as_claimed(tx, job_id)
-    except jobs.Unreadable as error:
+        return claims.as_claimed(tx, job_id)
+    except claims.Unreadable as error:
         return error
 
 
-def _fault(paths: Paths, found: Claimed | jobs.Unreadable | None) -> str | None:
+def _fault(paths: Paths, found: Claimed | claims.Unreadable | None) -> str | None:
     """What is wrong with a job, if it is there and not proved."""
-    if isinstance(found, jobs.Unreadable):
+    if isinstance(found, claims.Unreadable):
         return str(found)
     try:
         if found is not None:

@@ -22,7 +22,7 @@ from trainq.base.errors import GateBusy, NoLocks, NoRoot, Storage, Unsupported, 
 if TYPE_CHECKING:
     from types import FrameType
 
-_POLL_S = 0.02
+POLL_S = 0.02
 _TEXT = 64
 """Bytes: first the holder's host and pid, then the mark."""
 
@@ -54,15 +54,17 @@ class Gate:
         self._fd: int | None = None
         self._text = f"{hosts.hostname()} {os.getpid()}\n".encode().ljust(_TEXT)
 
-    def enter(self, waited_s: float = 0.0) -> None:
-        """Wait for the gate, at most `wait_s` seconds in all; `waited_s` of them are over.
+    def enter(self, waited_s: float = 0.0) -> bool:
+        """Wait for the gate, at most `wait_s` seconds in all; `waited_s` of them are over. Whether it had to be waited for.
 
         Raises GateBusy naming the holder, NoLocks when the file system has no locks, Unwritable when the lock file
         cannot be opened.
         """
+        waited = False
         while True:
             fd = self._open()
             if not self._take(fd):
+                waited = True
                 self._wait(fd, self.wait_s - waited_s)
             # Not on a local disk, where the database's own file tells, and a look at this one's times makes each write of
             # the holder's name dirty its inode: a third more for a claim.
@@ -75,6 +77,12 @@ class Gate:
                 os.fdatasync(fd)
         except OSError:
             pass  # a full disk: the lock is ours all the same, and who waits in vain reads an older name or none
+        return waited
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lock file is open."""
+        return self._fd is not None
 
     def is_stopped(self) -> bool:
         """Whether who was in last is a process of this host that stands still: ^Z, a debugger, a frozen job."""
@@ -177,7 +185,7 @@ class Gate:
         before = signal.signal(signal.SIGALRM, give_up)
         try:
             try:
-                signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-4), _POLL_S)
+                signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-4), POLL_S)
                 self._lock(fd, fcntl.LOCK_EX)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -199,7 +207,7 @@ class Gate:
         while not self._take(fd):
             if time.monotonic() >= end:
                 raise self._busy()
-            time.sleep(_POLL_S * (0.5 + random.random()))  # noqa: S311  # so that nobody is always a little late
+            time.sleep(POLL_S * (0.5 + random.random()))  # noqa: S311  # so that nobody is always a little late
 
     def _busy(self) -> GateBusy:
         who = self._holder() or "another program"

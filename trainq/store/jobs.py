@@ -1,4 +1,4 @@
-"""The verbs of a job's life: submit, claim, start, beat, finish, cancel, retry. Each takes the transaction.
+"""The verbs of a job's life: submit, beat, finish, cancel, retry; claims.py has the claim. Each takes the transaction.
 
 A verb that writes for a running attempt takes its claim and raises LostClaim when that is not current; then nothing
 was changed. Who calls is `worker/` for the claim's side and `ops/` for the people's.
@@ -6,17 +6,19 @@ was changed. Who calls is `worker/` for the claim's side and `ops/` for the peop
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Budget, Claim, Claimed, DataSet, Decision, Outcome, Progress, decide, document, grow
+from trainq.domain.job import Budget, Claim, Decision, Outcome, Progress, decide, document, grow
+from trainq.domain.shape import encoded, shape_of
+from trainq.store import lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from trainq.domain.job import NewJob, NewModel, Submission
+    from trainq.domain.job import DataSet, NewJob, NewModel, Submission
     from trainq.store.session import Transaction
 
 
@@ -26,14 +28,6 @@ class LostClaim(Exception):  # a fact, not a fault
     def __init__(self, claim: Claim) -> None:
         super().__init__(f"job {claim.job_id}, attempt {claim.attempt}: the claim is lost")
         self.claim = claim
-
-
-class Unreadable(Exception):  # a fact, too
-    """What the rows say of a job is nothing that trainq writes. A claim of it has ended, in the same transaction."""
-
-    def __init__(self, job_id: int, why: object) -> None:
-        super().__init__(f"job {job_id} cannot be read, its rows were changed: {why}")
-        self.job_id = job_id
 
 
 DONE = Decision("done")
@@ -66,13 +60,17 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
     )  # fmt: skip
     submission_id = tx.value("SELECT id FROM submission WHERE uid = ?", (submission.uid,))
     by = str(actor)
+    in_lanes = {}
+    for kind, n in Counter((job.queue, job.shape) for job in jobs).items():
+        in_lanes[kind] = lanes.intern(tx, kind[0], actor.user_id, kind[1])
+        lanes.join(tx, in_lanes[kind], n)
     tx.many(
-        "INSERT INTO job(id, submission_id, state, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
+        "INSERT INTO job(id, submission_id, lane_id, state, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
         " user_id, submitted_at, eligible_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s)"
-        " VALUES(?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " VALUES(?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (
-                number, submission_id, job.queue, job.priority, job.type, job.name, job.key, job.fingerprint,
+                number, submission_id, in_lanes[job.queue, job.shape], job.queue, job.priority, job.type, job.name, job.key, job.fingerprint,
                 job.model_key, job.tags, actor.user, actor.user_id, tx.now, tx.now, tx.now, by, job.max_attempts,
                 job.retries, job.time_s, job.grace_s,
             )
@@ -117,6 +115,11 @@ def promote(tx: Transaction) -> None:
     tx.named("promote")
 
 
+def is_pending(tx: Transaction, job_id: int) -> bool:
+    """Whether the job waits for a worker."""
+    return tx.value("SELECT 1 FROM job WHERE id = ? AND state = 'pending'", (job_id,)) is not None
+
+
 def is_active_uid(tx: Transaction, uid: str) -> bool:
     """Whether the job of this uid waits or runs."""
     call, _, place = uid.rpartition(".")
@@ -151,10 +154,8 @@ def next_due(tx: Transaction) -> float | None:
     return found
 
 
-def is_work(tx: Transaction, queues: Iterable[str], users: Collection[int] | None = None) -> bool:
-    """Whether something could be claimed (`users`: of theirs) or promoted; reads only."""
-    if any(_named_of(tx, "first_ready", users, queue=queue) for queue in queues):
-        return True
+def is_due(tx: Transaction) -> bool:
+    """Whether a held job could be promoted now."""
     due = next_due(tx)
     return due is not None and due <= tx.now
 
@@ -174,13 +175,6 @@ def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | No
     return {row[0]: (row[1],) for row in tx.rows(sql, (worker_id,))}
 
 
-def unknown_claims(tx: Transaction, worker_id: int, known: Iterable[Claim]) -> list[Claim]:
-    """Claims of this worker that it does not know of: a commit answered with an error and had gone through."""
-    sql = "SELECT id, attempt FROM job INDEXED BY job_open WHERE state = 'running' AND worker_id = ? ORDER BY id"
-    ours = set(known)
-    return [claim for row in tx.rows(sql, (worker_id,)) if (claim := Claim(row[0], row[1], worker_id)) not in ours]
-
-
 def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
     """Whether this attempt's end is written already, and is the one that was decided here, not somebody else's."""
     if decision is None:
@@ -188,118 +182,6 @@ def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
     sql = "SELECT state, reason FROM event WHERE job_id = ? AND attempt = ? AND claimed_at IS NOT NULL"
     row = tx.one(sql, (claim.job_id, claim.attempt))
     return row is not None and (row[0], row[1]) == (decision.state, decision.reason)
-
-
-def claim(
-    tx: Transaction, worker_id: int, worker: str, host: str, queues: Sequence[str], users: Collection[int] | None = None
-) -> Claimed | None:
-    """Claim the oldest of the highest priority in these queues, or None when nothing waits there; `users`: of theirs.
-
-    Raises Unreadable for one that ends here and now, errored as `poison`: the next call finds the next one.
-    """
-    queue = queues[0] if len(queues) == 1 else _first_queue(tx, queues, users)
-    rows = _named_of(tx, "claim", users, queue=queue, worker_id=worker_id, worker=worker, host=host) if queue else ()
-    if not rows:
-        return None
-    row = rows[0]
-    try:
-        claimed = _claimed(tx, row, worker_id)
-        return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
-    except Unreadable as error:
-        _finish(tx, Claim(row["id"], row["attempt"], worker_id), Outcome("poison", error=str(error)), Progress())
-        raise
-
-
-def _named_of(tx: Transaction, name: str, users: Collection[int] | None, **values: Any) -> list[Any]:
-    """The rows of a statement, or of its twin for these users' jobs alone."""
-    return tx.named(name, **values) if users is None else tx.named(f"{name}_of", users=json.dumps([*users]), **values)
-
-
-def as_claimed(tx: Transaction, job_id: int) -> Claimed | None:
-    """A job as who claims it would get it, for who looks at it only; None when there is no such job. Raises Unreadable."""
-    row = tx.one("SELECT * FROM job WHERE id = ?", (job_id,))
-    return None if row is None else _claimed(tx, row, row["worker_id"] or 0)
-
-
-def _claimed(tx: Transaction, row: Any, worker_id: int) -> Claimed:
-    try:
-        claimed = _decoded(tx, row, worker_id)
-        _require_types(claimed)
-    except (TypeError, ValueError, KeyError, RecursionError) as error:
-        raise Unreadable(row["id"], error) from error
-    return claimed
-
-
-def _require_types(claimed: Claimed) -> None:
-    """What is used before anything is proved, or by what ends a job, has its type. Raises TypeError."""
-    spec, nothing = dict(claimed.spec), type(None)
-    found: list[tuple[Any, tuple[type, ...]]] = [
-        (claimed.spec, (dict,)),
-        (claimed.environ, (dict,)),
-        (claimed.row["attempt"], (int,)),
-        (spec.get("cwd", "/"), (str,)),
-        (spec.get("warn_s"), (int, float, nothing)),
-        (spec.get("stall_after_s"), (int, float, nothing)),
-    ]
-    found += [(item.name, (str,)) for item in claimed.data] + [(item.z, (bytes, nothing)) for item in claimed.data]
-    for value, types in found:
-        if not isinstance(value, types):
-            raise TypeError(f"{type(value).__name__} stands there where {types[0].__name__} was expected")
-
-
-def _decoded(tx: Transaction, row: Any, worker_id: int) -> Claimed:
-    common = tx.one(
-        "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
-        " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
-        " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
-        (row["id"], row["submission_id"]),
-    )
-    if common is None:
-        raise ValueError("what belongs to them is gone")
-    return Claimed(
-        claim=Claim(row["id"], row["attempt"], worker_id),
-        uid=f"{common['uid']}.{row['id'] - common['first_id']}",
-        row=row,
-        spec=json.loads(common["spec"]),
-        environ=_parsed(common["doc"]),
-        umask=common["umask"],
-        data=data_of(tx, row["id"]) if common["has_data"] else (),
-    )
-
-
-def _with_past(tx: Transaction, claimed: Claimed) -> Claimed:
-    """The same with what earlier attempts left: committed checkpoints, which of them crashed, and why the last ended."""
-    number = claimed.claim.job_id
-    saved = tx.rows("SELECT number, digest FROM checkpoint WHERE job_id = ? ORDER BY number", (number,))
-    cause = "SELECT cause FROM event WHERE job_id = ? AND claimed_at IS NOT NULL ORDER BY n DESC LIMIT 1"
-    return claimed._replace(
-        checkpoints=tuple((row[0], row[1]) for row in saved),
-        suspects={row[0]: row[1] for row in tx.named("suspects", id=number)} if saved else {},
-        last_cause=tx.value(cause, (number,)),
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(doc: str) -> Mapping[str, Any]:
-    """The environment of a submit call; its jobs share it, so nobody changes it."""
-    return json.loads(doc)  # type: ignore[no-any-return]
-
-
-def _first_queue(tx: Transaction, queues: Sequence[str], users: Collection[int] | None) -> str | None:
-    """The queue whose head comes first: highest priority, then oldest."""
-    heads = [
-        (-row[1], row["id"], queue) for queue in queues for row in _named_of(tx, "first_ready", users, queue=queue)
-    ]
-    return min(heads)[2] if heads else None
-
-
-def data_of(tx: Transaction, job_id: int) -> tuple[DataSet, ...]:
-    """The training sets of a job, by name."""
-    sql = (
-        "SELECT n.name, d.sha256, d.size, d.stored_size, d.z FROM job_data n JOIN data d ON d.id = n.data_id"
-        " WHERE n.job_id = ? ORDER BY n.name"
-    )
-    return tuple(DataSet(*row) for row in tx.rows(sql, (job_id,)))
 
 
 def beat(tx: Transaction, claim: Claim, progress: Progress) -> Flags:
@@ -399,7 +281,20 @@ def _finish(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> 
         except (TypeError, ValueError):
             return decision  # its document was changed: what is not in it does not grow
         tx.rows("UPDATE spec SET doc = ? WHERE job_id = ?", (grown, claim.job_id))
+        _move_to_lane(tx, claim.job_id, json.loads(grown))
     return decision
+
+
+def _move_to_lane(tx: Transaction, job_id: int, spec: Mapping[str, Any]) -> None:
+    """A job that asks for something else now waits with those that ask for the same; not if its document was changed."""
+    try:
+        shape = encoded(shape_of(spec))
+    except (TypeError, ValueError):
+        return
+    row = tx.one("SELECT l.* FROM job j JOIN lane l ON l.id = j.lane_id WHERE j.id = ?", (job_id,))
+    if row is not None:
+        lane_id = lanes.intern(tx, row["queue"], row["user_id"], shape, row["array_id"], row["most"])
+        tx.rows("UPDATE job SET lane_id = ? WHERE id = ?", (lane_id, job_id))
 
 
 def _why(decision: Decision, outcome: Outcome, row: Any) -> str | None:

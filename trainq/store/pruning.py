@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.store import lanes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,6 +42,7 @@ def retire(tx: Transaction, ids: Sequence[int]) -> list[int]:
         sql = "DELETE FROM job WHERE id = ? AND state IN ('done','errored','canceled','skipped')"
         if tx.changed(sql, (job_id,)):
             gone.append(job_id)
+    lanes.forget(tx)
     return gone
 
 

@@ -78,12 +78,8 @@ def is_running(tx: Transaction, job_id: int, attempt: int) -> bool:
 
 
 def waiting(tx: Transaction, limit: int) -> list[Row]:
-    """Jobs that may start, in the order in which they will, then those that are held."""
-    found: list[Row] = []
-    for queue in [queue for queue, state, n in counts(tx) if state == "pending" and n]:
-        where = "j.state = 'pending' AND j.queue = ? ORDER BY j.priority DESC, j.id"
-        found += _active(tx, "job_open", where, limit, queue)
-    found.sort(key=lambda row: (-row["priority"] if isinstance(row["priority"], int) else 0, row["id"]))
+    """Jobs that may start, in the order in which they will where room is for all, then those that are held."""
+    found = jobs(tx, [row["id"] for row in tx.named("next_waiting", limit=limit)])
     held = _active(tx, "job_held", "j.state = 'held' ORDER BY j.id", limit)
     return (found + held)[:limit]
 
@@ -203,11 +199,8 @@ def history(tx: Transaction, job_id: int) -> list[Row]:
 
 def position(tx: Transaction, row: Row) -> int:
     """The place of a pending job in its queue; 1 is next."""
-    sql = (
-        "SELECT count(*) FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = ?1"
-        " AND (priority > ?2 OR (priority = ?2 AND id <= ?3))"
-    )
-    return int(tx.value(sql, (row["queue"], row["priority"], row["id"])))
+    found = tx.named("position", queue=row["queue"], priority=row["priority"], id=row["id"])
+    return int(found[0][0])
 
 
 def newest_ids(tx: Transaction, limit: int) -> list[Row]:

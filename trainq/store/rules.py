@@ -79,6 +79,13 @@ RULES: dict[str, str] = {
         " UNION ALL SELECT queue, counted_as, 0, count(*) FROM job GROUP BY queue, counted_as)"
         " GROUP BY queue, counted_as HAVING sum(counted) <> sum(there)"
     ),
+    "lanes": (
+        "SELECT 'lane ' || id || ': counted ' || sum(counted) || ', there are ' || sum(there) FROM"
+        " (SELECT id, n AS counted, 0 AS there FROM lane UNION ALL SELECT lane_id, 0, count(*) FROM job GROUP BY lane_id)"
+        " GROUP BY id HAVING sum(counted) <> sum(there)"
+        " UNION ALL SELECT 'job ' || j.id || ' waits in lane ' || j.lane_id || ', which is not there' FROM job j"
+        " LEFT JOIN lane l ON l.id = j.lane_id WHERE l.id IS NULL"
+    ),
     "model.job": (
         "SELECT m.key || '@' || m.version || ': its job ' || j.id || ' is ' || j.state FROM model m JOIN job j ON j.id = m.job_id"
         " WHERE j.state <> 'done' OR j.model_version IS NOT m.version OR j.model_key IS NOT m.key OR j.attempt <> m.attempt"

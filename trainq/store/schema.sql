@@ -1,4 +1,5 @@
--- Schema 1 of a trainq queue on SQLite. The schema of a queue is the sum of its migrations; this is the first.
+-- Schema 2 of a trainq queue on SQLite; schema 1 was never released. The schema of a queue is the sum of its migrations;
+-- this is the first.
 -- Times are seconds since 1970 of the backend's own clock, for people; nothing expires by them.
 
 CREATE TABLE meta(
@@ -30,10 +31,25 @@ CREATE TABLE environ(
   doc TEXT NOT NULL
 );
 
+-- Jobs that are the same to the scheduler: of one queue, user and shape of request (its canonical text, domain/shape.py).
+-- Only the head of a lane is ever looked at. `array_id` is 0 for all that has no limit of its own on how many run; `n` counts
+-- the rows of jobs in it, whatever their state, so that one nobody is in can be deleted.
+CREATE TABLE lane(
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  queue TEXT NOT NULL,
+  user_id INTEGER NOT NULL,
+  shape TEXT NOT NULL,
+  array_id INTEGER NOT NULL,
+  most INTEGER,
+  n INTEGER NOT NULL DEFAULT 0,
+  UNIQUE(queue, user_id, shape, array_id)
+);
+
 -- The hot row: small, since every claim and beat rewrites its page. What is long lies in spec, data and submission.
 CREATE TABLE job(
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   submission_id INTEGER NOT NULL,
+  lane_id INTEGER NOT NULL,
   state TEXT NOT NULL CHECK(state IN ('held','pending','running','done','errored','canceled','skipped')),
   reason TEXT,
   side TEXT,
@@ -67,6 +83,8 @@ CREATE TABLE job(
   worker TEXT,
   host TEXT,
   pid INTEGER,
+  gpus TEXT,
+  device TEXT,
   beat INTEGER NOT NULL DEFAULT 0,
   heartbeat_at REAL,
   claimed_at REAL,
@@ -89,8 +107,7 @@ CREATE TABLE job(
   idle_requeues INTEGER NOT NULL DEFAULT 0,
   counted_as TEXT AS (iif(state IN ('pending','running'), 'open', state))
 );
--- The user comes last: a worker of a group's queue passes over the jobs of others without a look at their rows.
-CREATE INDEX job_open ON job(state DESC, queue, priority DESC, id, user_id) WHERE state = 'running' OR state = 'pending';
+CREATE INDEX job_open ON job(state DESC, lane_id, priority DESC, id) WHERE state = 'running' OR state = 'pending';
 CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND due_at IS NOT NULL;
 CREATE INDEX job_held ON job(id) WHERE state = 'held';
 CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped');
@@ -144,6 +161,7 @@ CREATE TABLE event(
   error TEXT,
   metrics TEXT,
   resumed_from INTEGER,
+  gpus TEXT,
   PRIMARY KEY(job_id, n)
 ) WITHOUT ROWID;
 
@@ -182,11 +200,11 @@ CREATE VIEW history AS
   SELECT * FROM event
   UNION ALL
   SELECT j.id, 1, j.submitted_at, 'pending', NULL, 0, NULL, NULL, j.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL
   FROM job j JOIN submission s ON s.id = j.submission_id
   UNION ALL
   SELECT p.id, 1, p.submitted_at, 'pending', NULL, 0, NULL, NULL, p.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL
   FROM past p JOIN submission s ON s.id = p.submission_id;
 
 CREATE TABLE worker(
@@ -200,6 +218,8 @@ CREATE TABLE worker(
   version TEXT NOT NULL,
   slots INTEGER NOT NULL,
   queues TEXT NOT NULL,
+  offer TEXT NOT NULL DEFAULT '{}',
+  kept_for INTEGER,
   state TEXT NOT NULL,
   quarantine TEXT,
   beat INTEGER NOT NULL DEFAULT 0,
@@ -291,6 +311,12 @@ WHEN OLD.counted_as <> NEW.counted_as OR OLD.queue <> NEW.queue BEGIN
 END;
 CREATE TRIGGER job_counts_out AFTER DELETE ON job BEGIN
   UPDATE count SET n = n - 1 WHERE queue = OLD.queue AND counted_as = OLD.counted_as;
+  UPDATE lane SET n = n - 1 WHERE id = OLD.lane_id;
+END;
+
+CREATE TRIGGER job_lane_move AFTER UPDATE OF lane_id ON job WHEN OLD.lane_id <> NEW.lane_id BEGIN
+  UPDATE lane SET n = n - 1 WHERE id = OLD.lane_id;
+  UPDATE lane SET n = n + 1 WHERE id = NEW.lane_id;
 END;
 
 -- The table of moves (domain/states.py). A test walks all 49 pairs through both.
@@ -309,11 +335,11 @@ END;
 CREATE TRIGGER job_history_attempt AFTER UPDATE OF state ON job
 WHEN OLD.state = 'running' AND NEW.state <> 'running' BEGIN
   INSERT INTO event(job_id, n, at, state, reason, attempt, worker, host, by, message, pid, claimed_at, started_at,
-    storing_at, cause, exit_code, signal, error, metrics, resumed_from)
+    storing_at, cause, exit_code, signal, error, metrics, resumed_from, gpus)
   VALUES(NEW.id, (SELECT coalesce(max(n), 1) + 1 FROM event WHERE job_id = NEW.id), NEW.changed_at, NEW.state, NEW.reason,
     NEW.attempt, NEW.worker, NEW.host, NEW.changed_by, NEW.message, NEW.pid, NEW.claimed_at, NEW.started_at,
     NEW.storing_at, NEW.cause, NEW.exit_code, NEW.signal, NEW.error, NEW.metrics,
-    NEW.resumed_from);
+    NEW.resumed_from, NEW.gpus);
 END;
 CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN
   DELETE FROM spec WHERE job_id = OLD.id;

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 APPLICATION_ID = 0x74726E71  # "trnq"
-SCHEMA = 1
+SCHEMA = 2
 _BUSY_S = 10.0
 
 
@@ -170,6 +170,11 @@ class LocalSession:
             raise
         return connection
 
+    @property
+    def is_open(self) -> bool:
+        """Whether connection and gate are open, of whatever queue had the name then."""
+        return self._connection is not None and self.gate.is_open
+
     def changes(self) -> int:
         """A number that differs once any other process has committed. Raises NoRoot, MadeAnew."""
         connection = self.standing()
@@ -273,6 +278,10 @@ def require_ours(connection: Any, path: str) -> None:
         raise Damaged(f"{path}: this is not a trainq queue")
     if schema > SCHEMA:
         raise NewerSchema(f"{path}: schema {schema}, this trainq knows {SCHEMA}")
+    if schema < SCHEMA:
+        raise Damaged(
+            f"{path}: schema {schema} of a trainq that was never released", hint="make a new queue: trainq init DIR"
+        )
 
 
 class _Reading:
@@ -307,7 +316,8 @@ class _Writing:
 
     def __enter__(self) -> Transaction:
         session = self._session
-        session.standing()
+        if not session.is_open:
+            session.standing()  # where there is no queue no gate is made
         session.gate.enter()
         try:
             connection = session.standing()  # it may have been a long wait

@@ -17,7 +17,7 @@ from trainq.base import clock, files, oserrors, runtime
 from trainq.base.crash import point
 from trainq.base.errors import GateBusy, MadeAnew, NoRoot, Storage, TrainqError, WentBack
 from trainq.store.driver import peewee, sqlite3
-from trainq.store.gate import Gate
+from trainq.store.gate import POLL_S, Gate
 from trainq.store.session import Transaction, Unsure, connected, require_ours, storage_errors, translate
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ LOOK_ANYWAY_S = 30.0
 HOLD_S = 60.0
 """No session holds the gate longer: who does was suspended, or its storage hangs, and others may have come in."""
 _LOOK_AGAIN_S = 0.1
+_YIELD_S = 2 * POLL_S
+"""In that time everybody who waits for the gate has asked for it."""
 
 
 class SharedSession:
@@ -42,18 +44,22 @@ class SharedSession:
         self._line = _line_before(lock, lock_wait_s)
         self.uuid: str | None = None  # of the queue that was opened first
         self.visited_at = clock.boot_s()
+        self._had_to_wait = False  # at the gate, the last time: others want it, too
         self._ahead_s = 0.0  # of the file server's clock before ours
 
     def enter(self) -> None:
         """Wait for the gate, in this user's line on this host. Raises as the gate does.
 
         A file server lets in who asks at the right moment, so of many processes some would wait for a long time; a
-        host's own lock goes in turn, and leaves one of them at the server.
+        host's own lock goes in turn, and leaves one of them at the server. There the host that was in last would be in again
+        before the others ask: who had to wait the time before lets them.
         """
         began = time.monotonic()
         self._stand_in_line()
         try:
-            self.gate.enter(time.monotonic() - began)
+            if self._had_to_wait:
+                time.sleep(_YIELD_S)
+            self._had_to_wait = self.gate.enter(time.monotonic() - began)
         except BaseException:
             self._leave_line()
             raise

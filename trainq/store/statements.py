@@ -1,8 +1,7 @@
 """Reads statements.sql: `NAMED["claim"]` is the statement of that name.
 
 The file is written with `:name`; here each becomes a number, since binding by place costs a fraction of binding by
-name, and the two largest statements are on the path of every job. A statement with the words `of users` has a twin,
-`NAMED["claim_of"]`, that looks at the jobs of these users alone.
+name, and the two largest statements are on the path of every job.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import NamedTuple
 from trainq.domain.states import USER_CAUSES
 
 _HERE = os.path.dirname(__file__)
-_OF_USERS = "/*of users*/"
 _PARAMETER = re.compile(r":([a-z_]+)")
 
 
@@ -39,11 +37,7 @@ def _load() -> dict[str, Statement]:
     for block in text.split("-- name: ")[1:]:
         name, _, body = block.partition("\n")
         lines = [line for line in body.splitlines() if not line.startswith("--")]
-        text = "\n".join(lines).strip()
-        named[name.strip()] = numbered(text.replace(_OF_USERS, ""))
-        if _OF_USERS in text:
-            only = "AND user_id IN (SELECT value FROM json_each(:users))"
-            named[f"{name.strip()}_of"] = numbered(text.replace(_OF_USERS, only))
+        named[name.strip()] = numbered("\n".join(lines).strip())
     return named
 
 

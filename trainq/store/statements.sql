@@ -16,24 +16,47 @@ WHERE id IN (SELECT id FROM job INDEXED BY job_due WHERE state = 'held' AND due_
 -- When the next held job comes due; by a number, not by what else a member of a group may have written there.
 SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at < 1e99
 
--- name: first_ready
--- The oldest of the highest priority in one queue: one step down the partial index, however deep the queue. Of some users'
--- jobs alone (`first_ready_of`): what is others' is passed over in the index, without a look at a row.
-SELECT id, CAST(priority AS INTEGER) FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
-  AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
-ORDER BY priority DESC, id LIMIT 1
+-- name: heads
+-- The next job of each of these lanes: one step down the partial index for each, however deep the queue. What is reckoned
+-- with has the type of it, whatever another member of a group has written.
+SELECT lane_id, CAST(priority AS INTEGER), id FROM job WHERE id IN (
+  SELECT (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1)
+  FROM json_each(:lanes) l)
+
+-- name: overdue
+-- Of the same jobs those that could have started before a time, and have not.
+SELECT lane_id, id FROM job WHERE id IN (
+  SELECT (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1)
+  FROM json_each(:lanes) l) AND eligible_at < :before
+ORDER BY eligible_at, id
+
+-- name: running
+-- What runs, as the limits count it: the running are few, and stand first in their index.
+SELECT user_id, lane_id, device FROM job INDEXED BY job_open WHERE state = 'running'
+
+-- name: next_waiting
+-- The first of all that wait, lane by lane: no lane is read further than the list is long.
+SELECT id FROM (
+  SELECT j.id, CAST(j.priority AS INTEGER) AS priority FROM lane l JOIN job j ON j.id IN (
+    SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id ORDER BY priority DESC, id LIMIT :limit))
+ORDER BY priority DESC, id LIMIT :limit
+
+-- name: position
+-- How many of a queue come no later than one of them: two ranges of the index in each lane.
+SELECT total((SELECT count(*) FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id AND priority > :priority)
+  + (SELECT count(*) FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id AND priority = :priority AND id <= :id))
+FROM lane l WHERE queue = :queue
 
 -- name: claim
--- The claim itself takes the head of one queue; whatever the last attempt left in the row is wiped, and the attempt's
--- number only grows. `claim_of` is the same for some users' jobs. What comes back has the type that is reckoned with.
+-- The claim itself takes the head of one lane, or the one job a worker was kept for; whatever the last attempt left in the
+-- row is wiped, and the attempt's number only grows. What comes back has the type that is reckoned with.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
-  worker_id = :worker_id, worker = :worker, host = :host, beat = 0, heartbeat_at = :now, claimed_at = :now,
-  changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
+  worker_id = :worker_id, worker = :worker, host = :host, gpus = :gpus, device = :device, beat = 0, heartbeat_at = :now,
+  claimed_at = :now, changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
   ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL,
   resumed_from = NULL, save_failed = NULL
-WHERE id = (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND queue = :queue /*of users*/
-  AND NOT EXISTS(SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
-  ORDER BY priority DESC, id LIMIT 1)
+WHERE state = 'pending' AND id = coalesce(:job_id,
+  (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = :lane_id ORDER BY priority DESC, id LIMIT 1))
 RETURNING id, attempt, submission_id, CAST(queue AS TEXT) AS queue, CAST(type AS TEXT) AS type, CAST(name AS TEXT) AS name,
   CAST(model_key AS TEXT) AS model_key, fingerprint, user, user_id, max_attempts, CAST(time_s AS REAL) AS time_s,
   CAST(grace_s AS REAL) AS grace_s

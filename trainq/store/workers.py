@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def join(
     tx: Transaction, *, name: str, host: str, identity: str, pid: int, pid_start: int, user_id: int, version: str,
-    slots: int, queues: Sequence[str], worker_id: int | None = None, quarantine: str | None = None,
+    slots: int, queues: Sequence[str], offer: str = "{}", worker_id: int | None = None, quarantine: str | None = None,
 ) -> int:  # fmt: skip
     """Enter a worker; its id, never used again but by itself (`worker_id`) when its row was deleted."""
     rows = tx.rows(
-        "INSERT INTO worker(id, name, host, host_identity, pid, pid_start, user_id, version, slots, queues, state,"
-        " quarantine, started_at, heartbeat_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'idle', ?, ?, ?) RETURNING id",
+        "INSERT INTO worker(id, name, host, host_identity, pid, pid_start, user_id, version, slots, queues, offer, state,"
+        " quarantine, started_at, heartbeat_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'idle', ?, ?, ?) RETURNING id",
         (
-            worker_id, name, host, identity, pid, pid_start, user_id, version, slots, json.dumps(list(queues)), quarantine,
+            worker_id, name, host, identity, pid, pid_start, user_id, version, slots, json.dumps(list(queues)), offer, quarantine,
             tx.now, tx.now,
         ),
     )  # fmt: skip
@@ -45,6 +45,22 @@ def quarantine(tx: Transaction, worker_id: int, why: str | None) -> None:
 def is_quarantined(tx: Transaction, worker_id: int) -> bool:
     """Whether the worker is in quarantine still: people may have cleared it. Without a row nobody has."""
     return tx.value("SELECT 1 FROM worker WHERE id = ? AND quarantine IS NULL", (worker_id,)) is None
+
+
+def offer(tx: Transaction, worker_id: int, doc: str) -> None:
+    """What the worker has to give now, as a JSON document."""
+    tx.rows("UPDATE worker SET offer = ? WHERE id = ?", (doc, worker_id))
+
+
+def keep_for(tx: Transaction, worker_id: int, job_id: int | None) -> None:
+    """The worker is kept for this job; None: for none."""
+    tx.rows("UPDATE worker SET kept_for = ? WHERE id = ?", (job_id, worker_id))
+
+
+def kept_for(tx: Transaction, but: int, alive_since: float) -> set[int]:
+    """The jobs that other workers, heard of since then, are kept for."""
+    sql = "SELECT kept_for FROM worker WHERE kept_for IS NOT NULL AND ended_at IS NULL AND id <> ? AND heartbeat_at > ?"
+    return {row[0] for row in tx.rows(sql, (but, alive_since))}
 
 
 def leave(tx: Transaction, worker_id: int) -> None:

@@ -15,6 +15,7 @@ from trainq.base import clock, words
 from trainq.base.crash import point
 from trainq.base.errors import Denied, TrainqError
 from trainq.domain.job import Outcome
+from trainq.domain.offer import Taken
 from trainq.domain.outcome import QUICK_S, Seen, classify, joined, not_started
 from trainq.executors import local
 from trainq.store import jobs
@@ -97,6 +98,11 @@ class Attempt:
     def frees_slot(self) -> bool:
         """Whether another can be given its slot as soon as its end is written."""
         return not self.has_hook and not self.keeper.is_closed
+
+    @property
+    def taken(self) -> Taken:
+        """What it holds of its worker."""
+        return Taken(self.claimed.shape, self.claimed.gpus)
 
     @property
     def version(self) -> int | None:

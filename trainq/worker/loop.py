@@ -18,13 +18,15 @@ from trainq import wake
 from trainq.base import clock, hosts, sharing
 from trainq.base.crash import point
 from trainq.base.errors import MadeAnew, NotPossible, TrainqError
+from trainq.domain.schedule import Rules
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
 from trainq.ops.queue import require_directories, require_mount
-from trainq.store import jobs, queues, workers
+from trainq.store import claims, jobs, queues, workers
+from trainq.store.scheduler import Scheduler
 from trainq.store.session import Unsure
 from trainq.version import __version__
-from trainq.worker import turn
+from trainq.worker import host, turn
 from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
 from trainq.worker.inbox import Inbox
@@ -87,6 +89,11 @@ class Worker:
             (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, SHARED_START_S)
         )
         self._quarantine = Quarantine()
+        limits, rules = queue.settings.limits, queue.settings.queues
+        self._scheduler = Scheduler(
+            options.queues, options.users, host.offer(options.slots, options.devices),
+            Rules(limits.gpus, limits.per_user, rules.fair, rules.strict_fifo), limits.reserve_after,
+        )  # fmt: skip
 
     # life ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +189,7 @@ class Worker:
             try:
                 with self.session.reading() as tx:
                     known = [attempt.claim for attempt in self._attempts()]
-                    self._adrift = bool(jobs.unknown_claims(tx, self._id, known))
+                    self._adrift = bool(claims.unknown_claims(tx, self._id, known))
             except TrainqError as error:
                 self._teller.complain(error)
         return self._adrift
@@ -289,10 +296,9 @@ class Worker:
     def _peek(self) -> None:
         """Whether a turn is worth its place at the gate; reads only."""
         with self.session.reading() as tx:
-            is_work = bool(self._room()) and jobs.is_work(tx, self.options.queues, self.options.users)
-            self._may_be_work = self._may_be_work or is_work
+            self._may_be_work = self._may_be_work or self._is_work(tx)
             self._due_at = jobs.next_due(tx)
-            self._waits = turn.something_waits(tx, self.options.queues, self.options.users, self.options.until)
+            self._waits = turn.something_waits(tx, self._scheduler, self.options.until)
             if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
@@ -300,6 +306,14 @@ class Worker:
             asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else {}
         if any(attempt.is_news(asked.get(attempt.claim.job_id)) for attempt in self._attempts()):
             self._beat_at = 0.0
+
+    def _is_work(self, tx: Transaction) -> bool:
+        """Whether something could be claimed now, or promoted."""
+        room = self._room()
+        if not room:
+            return False
+        left = turn.left_of(self._scheduler.offer, self._attempts(), room)
+        return jobs.is_due(tx) or self._scheduler.look(tx).is_work(left)
 
     def _hear(self) -> None:
         news = self._inbox.read()
@@ -390,8 +404,8 @@ class Worker:
         options = self.options
         may = len(self._slots) if options.max_jobs is None else options.max_jobs - self._claims
         return turn.Wanted(
-            worker_id=self._id, name=self.name, host=self.host, observer=self.identity, queues=options.queues,
-            users=options.users, until=options.until,
+            worker_id=self._id, name=self.name, host=self.host, observer=self.identity,
+            scheduler=self._scheduler, until=options.until,
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
             quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,

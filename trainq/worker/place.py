@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from trainq.artifacts.paths import Paths
     from trainq.base.settings import Keep
+    from trainq.domain.devices import Device
     from trainq.worker.channel import Channel
 
 
@@ -25,6 +26,7 @@ class Options(NamedTuple):
     until: str | None = None  # idle, empty
     until_at: float | None = None  # wall clock
     users: tuple[int, ...] | None = None  # whose jobs it runs; None: everybody's, the queue being one user's
+    devices: tuple[Device, ...] = ()  # the GPUs it gives out
     on_event: Callable[[str, dict[str, Any]], None] = lambda _kind, _facts: None
 
     @property

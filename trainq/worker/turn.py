@@ -12,16 +12,20 @@ from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Outcome, Progress
+from trainq.domain.offer import Taken, free
 from trainq.ops.lost import held_here
-from trainq.store import jobs, lost, queues, workers
-from trainq.store.jobs import LostClaim, Unreadable
+from trainq.store import claims, jobs, lost, queues, workers
+from trainq.store.claims import Claimant, Unreadable
+from trainq.store.jobs import LostClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trainq.domain.job import Claimed
+    from trainq.domain.offer import Offer
     from trainq.store.jobs import Flags
     from trainq.store.lost import Held, Lost
+    from trainq.store.scheduler import Scheduler
     from trainq.store.session import Transaction
     from trainq.worker.attempt import Attempt
 
@@ -33,8 +37,7 @@ class Wanted(NamedTuple):
     name: str
     host: str
     observer: str
-    queues: tuple[str, ...]
-    users: tuple[int, ...] | None  # whose jobs to claim; None: everybody's
+    scheduler: Scheduler
     until: str | None  # it ends when nothing waits: idle, empty
     state: str  # of the worker: idle, busy, draining
     room: int  # how many jobs to claim at most, beyond the slots that this turn frees
@@ -85,26 +88,44 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.held.extend(held_here(tx))
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
-    freed = sum(attempt.frees_slot for attempt in done.settled)
-    for _ in range(min(wanted.room + freed, wanted.may_claim)):
+    _claim(tx, attempts, wanted, done)
+    return done._replace(next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.scheduler, wanted.until))
+
+
+def something_waits(tx: Transaction, scheduler: Scheduler, until: str | None) -> bool:
+    """`idle`: something here for me; `empty`: anything at all in my queues, also what is held; else always."""
+    if until == "idle":
+        return scheduler.look(tx).is_for_me() or jobs.is_due(tx)
+    return until is None or jobs.waiting(tx, scheduler.names, ("pending", "held")) > 0
+
+
+def left_of(offer: Offer, attempts: Iterable[Attempt], slots: int) -> Offer:
+    """What is free beside these attempts, with so many slots."""
+    return free(offer, [one.taken for one in attempts])._replace(slots=slots)
+
+
+def _claim(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted, done: Done) -> None:
+    """Fill the slots that are free, and those that this turn frees."""
+    scheduler = wanted.scheduler
+    freed = [one for one in done.settled if one.frees_slot]
+    taken = [one.taken for one in attempts if one not in freed]
+    room = min(wanted.room + len(freed), wanted.may_claim)
+    if wanted.beats and wanted.may_claim > 0:
+        left = free(scheduler.offer, taken)._replace(slots=max(0, room))
+        scheduler.reserve(tx, wanted.worker_id, left, tx.now - wanted.zombie_after_s)
+    if room <= 0:
+        return
+    look, who = scheduler.look(tx), Claimant(wanted.worker_id, wanted.name, wanted.host)
+    for slots in range(room, 0, -1):
         try:
-            claimed = jobs.claim(tx, wanted.worker_id, wanted.name, wanted.host, wanted.queues, wanted.users)
+            claimed = look.claim(who, free(scheduler.offer, taken)._replace(slots=slots))
         except Unreadable as error:
             done.unreadable.append(str(error))
             continue
         if claimed is None:
             break
         done.claimed.append(claimed)
-    return done._replace(
-        next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.queues, wanted.users, wanted.until)
-    )
-
-
-def something_waits(tx: Transaction, queues: Sequence[str], users: Sequence[int] | None, until: str | None) -> bool:
-    """`idle`: something here for me; `empty`: anything at all in my queues, also what is held; else always."""
-    if until == "idle":
-        return jobs.is_work(tx, queues, users)
-    return until is None or jobs.waiting(tx, queues, ("pending", "held")) > 0
+        taken.append(Taken(claimed.shape, claimed.gpus))
 
 
 def _serve(tx: Transaction, attempt: Attempt, wanted: Wanted, now: float, done: Done) -> None:
@@ -137,7 +158,7 @@ def _sort_out(tx: Transaction, attempt: Attempt, done: Done) -> None:
 def _take_in(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> None:
     """Give back, at no cost, what a commit that answered with an error had claimed after all."""
     known = [attempt.claim for attempt in attempts]
-    for claim in jobs.unknown_claims(tx, wanted.worker_id, known):
+    for claim in claims.unknown_claims(tx, wanted.worker_id, known):
         jobs.settle(tx, claim, Outcome("drained", error="the worker could not tell that it had claimed it"), Progress())
 
 

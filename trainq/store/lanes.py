@@ -1,0 +1,82 @@
+"""The rows of lanes: which jobs are the same to the scheduler, which of them is next, and what runs where.
+
+A row never changes and its number is never used again, so a worker remembers those it has read. One that trainq cannot
+have written, on a group's queue, is passed over: its jobs wait.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trainq.domain.schedule import Head, Kept, Lane, Running
+from trainq.domain.shape import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trainq.store.session import Transaction
+
+
+def intern(tx: Transaction, queue: str, user_id: int, shape: str, array_id: int = 0, most: int | None = None) -> int:
+    """The number of the lane of these jobs; made, if it is the first of them. `shape` is its canonical text."""
+    key = (queue, user_id, shape, array_id)
+    tx.rows(
+        "INSERT INTO lane(queue, user_id, shape, array_id, most) VALUES(?, ?, ?, ?, ?)"
+        " ON CONFLICT(queue, user_id, shape, array_id) DO NOTHING",
+        (*key, most),
+    )
+    sql = "SELECT id FROM lane WHERE queue = ? AND user_id = ? AND shape = ? AND array_id = ?"
+    return int(tx.value(sql, key))
+
+
+def join(tx: Transaction, lane_id: int, jobs: int) -> None:
+    """So many jobs were put into a lane; what moves or goes is counted by triggers."""
+    tx.rows("UPDATE lane SET n = n + ? WHERE id = ?", (jobs, lane_id))
+
+
+def newer(tx: Transaction, than: int) -> list[Any]:
+    """The rows after a number."""
+    return tx.rows("SELECT id, queue, user_id, shape, array_id, most FROM lane WHERE id > ? ORDER BY id", (than,))
+
+
+def lane_of(row: Any) -> Lane | None:
+    """The lane of a row; None for one that trainq has not written."""
+    number, queue, user_id, text, array_id, most = row
+    shape = decoded(text) if isinstance(text, str) else None
+    whole = all(type(one) is int for one in (user_id, array_id, most or 0))
+    if shape is None or not isinstance(queue, str) or not whole:
+        return None
+    return Lane(number, queue, user_id, shape, array_id or None, most)
+
+
+def every(tx: Transaction) -> list[Lane]:
+    """All lanes."""
+    return [lane for row in newer(tx, 0) if (lane := lane_of(row)) is not None]
+
+
+def heads(tx: Transaction, lanes: Iterable[Lane]) -> list[Head]:
+    """The next job of each of these lanes, where there is one: a step down the index for each."""
+    numbers = json.dumps([lane.id for lane in lanes])
+    return [Head(*row) for row in tx.named("heads", lanes=numbers)]
+
+
+def running(tx: Transaction, lanes: Mapping[int, Lane]) -> list[Running]:
+    """What runs anywhere."""
+    return [
+        Running(user_id, lane_id, device, 1, lanes[lane_id].shape.gpus if lane_id in lanes else 0)
+        for user_id, lane_id, device in tx.named("running")
+    ]
+
+
+def overdue(tx: Transaction, lanes: Iterable[Lane], waited_s: float) -> list[Kept]:
+    """The heads of these lanes that could have started for so long, longest first."""
+    by_id = {lane.id: lane for lane in lanes}
+    numbers = json.dumps([*by_id])
+    rows = tx.named("overdue", lanes=numbers, before=tx.now - waited_s)
+    return [Kept(row["id"], by_id[row["lane_id"]]) for row in rows]
+
+
+def forget(tx: Transaction) -> int:
+    """Delete the lanes no job is in; how many."""
+    return tx.changed("DELETE FROM lane WHERE n <= 0")

@@ -1,0 +1,117 @@
+"""What a worker may take, asked of the store: lanes, their heads, what runs anywhere, and what a worker is kept for.
+
+The choice itself is domain/schedule.py's. Lanes never change, so those that were read are remembered; heads, limits and
+paused queues are read in the transaction that claims, so a limit holds exactly, on however many hosts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainq.domain.offer import fits
+from trainq.domain.schedule import Lane, Rules, Running, Use, pick, to_keep_for
+from trainq.store import claims, jobs, lanes, queues, workers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trainq.domain.job import Claimed
+    from trainq.domain.offer import Offer
+    from trainq.domain.schedule import Head, Kept
+    from trainq.store.claims import Claimant
+    from trainq.store.session import Transaction
+
+
+NO_RULES = Rules()
+
+
+class Scheduler:
+    """One worker's: the queues and users it serves, and all that it offers."""
+
+    def __init__(
+        self, names: Sequence[str], users: Collection[int] | None, offer: Offer, rules: Rules = NO_RULES,
+        reserve_after_s: float = 3600.0,
+    ) -> None:  # fmt: skip
+        self.names = frozenset(names)
+        self.users = users
+        self.offer = offer
+        self.rules = rules
+        self.kept: Kept | None = None
+        self._reserve_after_s = reserve_after_s
+        self._newest = 0
+        self._lanes: list[Lane] = []  # of its queues
+
+    def look(self, tx: Transaction) -> Round:
+        """What may be taken in this transaction."""
+        for row in lanes.newer(tx, self._newest):
+            self._newest = row[0]
+            lane = lanes.lane_of(row)
+            if lane is not None and lane.queue in self.names:
+                self._lanes.append(lane)
+        return Round(tx, self, self._lanes)
+
+    def reserve(self, tx: Transaction, worker_id: int, left: Offer, alive_since: float) -> None:
+        """Keep this worker for a job that waited too long, unless it is kept for one. `left` is what is free here now;
+        workers that were not heard of since `alive_since` (the backend's clock) are kept for nothing."""
+        if self.kept is not None and jobs.is_pending(tx, self.kept.job_id):
+            return
+        was, self.kept = self.kept, None
+        mine = [lane for lane in self.look(tx).mine() if fits(lane.shape, self.offer) and not fits(lane.shape, left)]
+        if mine:
+            overdue = lanes.overdue(tx, mine, self._reserve_after_s)
+            self.kept = to_keep_for(
+                overdue, self.offer, workers.kept_for(tx, worker_id, alive_since) if overdue else ()
+            )
+        if self.kept != was:
+            workers.keep_for(tx, worker_id, None if self.kept is None else self.kept.job_id)
+
+
+class Round:
+    """The look of one transaction. What it claims is counted at once, so that the next claim of it knows."""
+
+    def __init__(self, tx: Transaction, scheduler: Scheduler, known: Sequence[Lane]) -> None:
+        self._tx = tx
+        self._scheduler = scheduler
+        closed = queues.closed(tx)
+        self._lanes = known if not closed else [lane for lane in known if lane.queue not in closed]
+        rules = scheduler.rules
+        by_id = {lane.id: lane for lane in known}
+        is_limited = rules.looks_at_running or any(lane.most is not None for lane in known)
+        self._use = Use(lanes.running(tx, by_id) if is_limited else ())
+        self._kept = (
+            scheduler.kept if scheduler.kept is not None and jobs.is_pending(tx, scheduler.kept.job_id) else None
+        )
+
+    def mine(self) -> list[Lane]:
+        """The lanes of the queues and users that are served."""
+        users = self._scheduler.users
+        return [lane for lane in self._lanes if users is None or lane.user_id in users]
+
+    def claim(self, who: Claimant, left: Offer) -> Claimed | None:
+        """Claim what comes next and fits into what is left; None when nothing does. Raises Unreadable."""
+        found = pick(
+            self._lanes, self._heads, left, self._scheduler.rules, self._use, self._kept, self._scheduler.users
+        )
+        if found is None:
+            return None
+        claimed = claims.claim(self._tx, who, found)
+        if found.job_id is not None:
+            self._kept = None
+        if claimed is not None:
+            device = found.devices[0].name if found.devices else None
+            self._use.add(Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices)))
+        return claimed
+
+    def is_work(self, left: Offer) -> bool:
+        """Whether something could be claimed now."""
+        found = pick(
+            self._lanes, self._heads, left, self._scheduler.rules, self._use, self._kept, self._scheduler.users
+        )
+        return found is not None and bool(self._heads([found.lane]))
+
+    def is_for_me(self) -> bool:
+        """Whether something waits that could run here, were everything free and no limit reached."""
+        return bool(self._heads([lane for lane in self.mine() if fits(lane.shape, self._scheduler.offer)]))
+
+    def _heads(self, some: Sequence[Lane]) -> list[Head]:
+        return lanes.heads(self._tx, some) if some else []
