@@ -134,7 +134,7 @@ KILLER = """
 import os, random, signal, sys, time
 dice, kills = random.Random(int(sys.argv[2])), 0
 while not os.path.exists(sys.argv[1]):
-    time.sleep(dice.uniform(0.2, 1.5))
+    time.sleep(dice.uniform(2, 14))
     kind = dice.choice((b"trainq\\0--root", b"trail.py", b"trail.py", b"start_keepers"))
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
