@@ -63,7 +63,7 @@ def test_any_worker_name_has_a_lock_of_its_own(one, other):
 @pytest.mark.parametrize("word", ["", "../x", "..", "a/b", ".b", "x" * 129, "é", "a\n"])
 def test_digests_and_uids_are_plain(word):
     """What this program makes itself is checked too: a row is not trusted with a path."""
-    for name in (Paths(ROOT).training_set, Paths(ROOT).secret, Paths(ROOT).spec):
+    for name in (Paths(ROOT).training_set, Paths(ROOT).snapshot, Paths(ROOT).secret, Paths(ROOT).spec):
         with pytest.raises(BadValue):
             name(word)
     assert Paths(ROOT).training_set("ab" * 32) == f"{ROOT}/data/{'ab' * 32}.zst"
@@ -79,6 +79,7 @@ def test_the_layout():
         "/r/runs/3/1/log", "/r/runs/3/1/stderr", "/r/runs/3/1/params.json", "/r/runs/3/1/stdin",
     ]  # fmt: skip
     assert paths.checkpoints(3) == "/r/runs/3/checkpoints"
+    assert (paths.code(3, 1), paths.snapshot("0a")) == ("/r/runs/3/1/code", "/r/snapshots/0a.tar.zst")
     assert paths.lock("janitor") == "/r/locks/janitor.lock"
     assert (paths.staging, paths.aside) == ("/r/models/.staging", "/r/models/.aside")
     assert all(os.path.dirname(d) in {"/r", "/r/models"} for d in paths.directories())

@@ -2,8 +2,9 @@
 
 ```
 trainq.toml  queue.sqlite (or shared.sqlite)  queue.lock  bell/gen  locks/  specs/  data/<sha256>.zst
+snapshots/<sha256>.tar.zst
 models/<key>/@<version>/manifest.json  models/<key>/@latest  models/.staging/  models/.aside/
-runs/<job>/<attempt>/{log,stderr,params.json,stdin,.unpacked/}  runs/<job>/checkpoints/
+runs/<job>/<attempt>/{log,stderr,params.json,stdin,.unpacked/,code/}  runs/<job>/checkpoints/
 ```
 What must stay true: no key, worker name or uid leads out of its own directory. A part of a key never starts
 with "@" or ".", so keys, versions and what is not yet published never meet, even if one key ("a") leads to
@@ -26,7 +27,19 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 class Paths:
     """All names under one root. `root` is made absolute; nothing is looked up on the disk."""
 
-    __slots__ = ("aside", "bell", "data", "database", "locks", "models", "root", "runs", "specs", "staging")
+    __slots__ = (
+        "aside",
+        "bell",
+        "data",
+        "database",
+        "locks",
+        "models",
+        "root",
+        "runs",
+        "snapshots",
+        "specs",
+        "staging",
+    )
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -35,6 +48,7 @@ class Paths:
         self.locks = os.path.join(self.root, "locks")
         self.specs = os.path.join(self.root, "specs")
         self.data = os.path.join(self.root, "data")
+        self.snapshots = os.path.join(self.root, "snapshots")
         self.models = os.path.join(self.root, "models")
         self.runs = os.path.join(self.root, "runs")
         self.staging = os.path.join(self.models, ".staging")
@@ -47,6 +61,7 @@ class Paths:
             self.locks,
             self.specs,
             self.data,
+            self.snapshots,
             self.models,
             self.staging,
             self.aside,
@@ -102,6 +117,10 @@ class Paths:
         """A training set that is too large for its column."""
         return os.path.join(self.data, f"{_checked(sha256, 'digest')}.zst")
 
+    def snapshot(self, sha256: str) -> str:
+        """Frozen code."""
+        return os.path.join(self.snapshots, f"{_checked(sha256, 'digest')}.tar.zst")
+
     def key(self, key: str) -> str:
         """The directory of a model key: its versions, and the directories of longer keys."""
         return os.path.join(self.models, checked_key(key))
@@ -145,6 +164,10 @@ class Paths:
     def unpacked(self, job: int, attempt: int) -> str:
         """The training sets of an attempt, unpacked while it runs."""
         return os.path.join(self.attempt(job, attempt), _UNPACKED)
+
+    def code(self, job: int, attempt: int) -> str:
+        """The attempt's own copy of frozen code, in which it runs; it stays as long as the log."""
+        return os.path.join(self.attempt(job, attempt), "code")
 
     def checkpoints(self, job: int) -> str:
         """The directory that all attempts of a job share."""

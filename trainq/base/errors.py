@@ -65,6 +65,12 @@ class BadData(TrainqError):
     exit, word = 2, "bad_data"
 
 
+class BadSnapshot(TrainqError):
+    """The code cannot be frozen: it is too large, cannot be read, or git does not tell what belongs to it."""
+
+    exit, word = 2, "bad_snapshot"
+
+
 class NotFound(TrainqError):
     """No such job, queue, worker, type or model."""
 

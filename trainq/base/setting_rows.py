@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue
-from trainq.base.units import duration, exact_duration
+from trainq.base.units import duration, exact_duration, exact_size, size
 from trainq.base.words import did_you_mean, quoted
 
 DEFAULT_QUEUE: Final = "default"
@@ -45,6 +45,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("limits", "queue_size", "count", 0, "jobs that may wait, every task of an array counts, 0: no limit"),
     Row("limits", "max_attempts", "count", 3, "how often a lost job is started again", 1),
     Row("limits", "breaker", "count", 5, "errored ends in a row that stop a queue, 0: off"),
+    Row("limits", "snapshot_size", "size", 100 << 20, "how much code a submit freezes", 1),
     Row("limits", "reserve_after", "duration", 3600.0, "then a big job that waits gets the next free slots"),
     Row("limits", "gpus", "counts", {}, "GPUs in use at once, by type", example="{ a100 = 8, k80 = 0 }"),
     Row(
@@ -58,8 +59,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("queues", "fair", "flag", False, "users take turns"),
 )  # fmt: skip
 NOT_USED: Final = frozenset((
-    "keep.snapshots", "limits.reserve_after", "limits.gpus", "limits.per_user", "worker.foreign_gpus",
-    "queues.strict_fifo", "queues.fair",
+    "limits.reserve_after", "limits.gpus", "limits.per_user", "worker.foreign_gpus", "queues.strict_fifo", "queues.fair",
 ))  # fmt: skip
 """Settings that are read and checked, and that nothing goes by yet: the sample leaves them out."""
 SECTIONS: Final[tuple[str, ...]] = ("store", "times", "keep", "limits", "worker", "queues")
@@ -85,6 +85,8 @@ def read_value(row: Row, raw: Any, *, spelled: bool) -> Any:
     """The value of a setting from TOML, or `spelled` in a variable. BadValue says what was expected."""
     if row.kind == "duration":
         return _duration(row, raw)
+    if row.kind == "size":
+        return _size(row, raw)
     if row.kind == "count":
         return _count(_whole(raw) if spelled else raw, row.least)
     if row.kind == "flag":
@@ -107,6 +109,15 @@ def _duration(row: Row, raw: Any) -> float:
     if seconds < row.least:
         raise BadValue(f"expected at least {exact_duration(row.least)}, got {quoted(raw)}")
     return seconds
+
+
+def _size(row: Row, raw: Any) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise BadValue(f'expected a size such as "{exact_size(row.default)}", got {quoted(raw)}')
+    found = size(raw if isinstance(raw, str) else str(quoted(raw)))
+    if found < row.least:
+        raise BadValue(f"expected at least {exact_size(int(row.least))}, got {quoted(raw)}")
+    return found
 
 
 def _count(raw: Any, least: float = 0) -> int:
@@ -170,6 +181,8 @@ def spelled(row: Row, value: Any) -> Any:
     """The value as the file would spell it; a password is hidden."""
     if row.kind == "duration":
         return exact_duration(value)
+    if row.kind == "size":
+        return exact_size(value)
     if row.name == "url":
         head, at, tail = value.rpartition("@")
         scheme, slashes, user = head.partition("://")

@@ -65,11 +65,12 @@ class Keep(Section):
 
 
 class Limits(Section):
-    """`reserve_after` in seconds; `gpus` by type; 0 is no limit for `queue_size` and off for `breaker`."""
+    """`reserve_after` in seconds, `snapshot_size` in bytes; `gpus` by type; 0 is no limit for `queue_size` and off for `breaker`."""
 
     queue_size: int
     max_attempts: int
     breaker: int
+    snapshot_size: int
     reserve_after: float
     gpus: dict[str, int]
     per_user: dict[str, int]

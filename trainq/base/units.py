@@ -108,6 +108,14 @@ def size(text: str) -> int:
     return int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
 
 
+def exact_size(size_bytes: int) -> str:
+    """The shortest spelling that `size` reads back as the same number: `100MiB`, `1500B`."""
+    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes and size_bytes % length == 0:
+            return f"{size_bytes // length}{unit}"
+    return f"{size_bytes}B"
+
+
 def show_size(size_bytes: int) -> str:
     """Short and for people, in powers of 1024: `512B`, `1.5MiB`, `18GiB`. `size` reads it (rounded) back."""
     if size_bytes < 1024:
