@@ -54,6 +54,7 @@ def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("type", job["type"]),
         ("command", columns.command(job)),
         ("cwd", job["command"]["cwd"]),
+        ("code", _code(job["code"])),
         ("params", " ".join(f"{name}={_value(value)}" for name, value in job["params"].items())),
         ("data", ", ".join(data)),
         ("key", job["key"]),
@@ -63,6 +64,13 @@ def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("tags", " ".join(job["tags"])),
         ("user", f"{job['user']}@{job['submit_host']}" if job["submit_host"] else job["user"]),
     ]
+
+
+def _code(code: dict[str, Any]) -> str:
+    """Where it stood in git, and what was frozen."""
+    commit = str(code["commit"] or "")[:12] + (" (dirty)" if code["dirty"] else "")
+    frozen = f"snapshot {str(code['snapshot'])[:12]}" if code["snapshot"] else ""
+    return ", ".join(word for word in (commit.strip(), frozen) if word)
 
 
 def _request(request: dict[str, Any]) -> str:

@@ -138,6 +138,9 @@ def run(line: Line, given: dict[str, Any]) -> Any:
         raise Usage("submit -f shows a log and has no --json", hint="trainq submit --wait --json …")
     if extras["exit_code"] not in (None, "any", "job"):
         raise BadValue(f"--exit-code: any or job was expected, not {extras['exit_code']!r}")
+    from trainq.ops.code import ask_early
+
+    asked = ask_early()
     queue = line.open_queue()
     if extras["from_"] is None:
         requests = [_request(queue, line, words, extras, _read(given))]
@@ -148,7 +151,7 @@ def run(line: Line, given: dict[str, Any]) -> Any:
     _refuse_many(extras, len(requests))
     from trainq.ops.submit import submit
 
-    done = submit(queue, requests)
+    done = submit(queue, requests, asked)
     return _answer(queue, line, done, extras, _absent(requests))
 
 
@@ -280,6 +283,7 @@ def _answer(queue: Queue, line: Line, done: Submitted, extras: dict[str, Any], a
     notes = [f"{name} is not found in PATH here; the job is stored all the same" for name in absent]
     if done.left_out:
         notes.append(f"left out of the job's environment: {', '.join(done.left_out)}; --env-keep NAME keeps one")
+    notes += done.notes
     for change in done.changes:
         if change.result == "duplicate":
             notes.append(_duplicate(change, queue.actor.user))

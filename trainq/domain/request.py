@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 ON_DUPLICATE: Final = ("return", "fail", "replace", "run")
+SNAPSHOT: Final = ("none", "git", "copy")
 NAME_LIMIT: Final = 1000
 BIGGEST: Final = 2**53
 
@@ -260,6 +261,11 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("cwd", ("--cwd",), _path, _path, "where it runs; default: here", "DIR"),
     Field("env", ("--env",), _read_assignment, _assignments, "set a variable; may be repeated", "K=V", many=True),
     Field("env_keep", ("--env-keep",), _variable_name, _variable_name, "keep a secret-looking variable, outside the store", "NAME", many=True),
+    Field(
+        "snapshot", ("--snapshot",), _choice(SNAPSHOT), _choice(SNAPSHOT),
+        "run the code as it is now: git freezes the repository's files, copy what lies below here; none",
+        "|".join(SNAPSHOT),
+    ),
     Field("split_stderr", ("--split-stderr",), _yes_word, _yes, "keep stderr in a file of its own", flag=True, spec="split_stderr"),
     Field("stdin", ("--stdin",), _path, _path, "give it this file as standard input; - is yours", "FILE"),
     Field("data", ("--data",), _read_data, _data, "a training set, stored with the job; may be repeated", "[NAME=]FILE", many=True),

@@ -100,7 +100,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "model": _model(row, view.paths),
         "position": None,
         "waiting_for": None,
-        "code": {"commit": None, "dirty": None, "snapshot": None},
+        "code": _code(spec),
         "message": row.get("message"),
     }
 
@@ -157,6 +157,12 @@ def _command(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The program; a type's function is shown as the word it was declared by."""
     argv = spec.get("argv") or ([spec["call"]] if spec.get("call") else None)
     return {"argv": argv, "argv_b64": None, "shell": spec.get("shell"), "cwd": spec.get("cwd")}
+
+
+def _code(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The commit that it was submitted from, whether the work tree differed, and the digest of what was frozen."""
+    code = spec.get("code")
+    return {name: code.get(name) if isinstance(code, dict) else None for name in ("commit", "dirty", "snapshot")}
 
 
 def _data(sets: list[Row]) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from trainq.domain.job import RETRY_ON, DataSet, NewJob
 from trainq.domain.keys import expand_key, model_key
 from trainq.domain.request import IN_SPEC, readable
 from trainq.domain.types import find_type
+from trainq.ops.code import Code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainq.base.git import Asked
     from trainq.domain.request import Request
     from trainq.domain.types import TypeSpec
     from trainq.ops.queue import Queue
@@ -39,6 +41,7 @@ class Draft(NamedTuple):
     job: NewJob
     on_duplicate: str
     secrets: Mapping[str, str]
+    snapshot: str | None
 
 
 class Shared(NamedTuple):
@@ -52,9 +55,10 @@ class Shared(NamedTuple):
     max_attempts: int
     kept: environment.Environment
     types: dict[str, TypeSpec]
+    code: Code
 
 
-def share(queue: Queue) -> Shared:
+def share(queue: Queue, asked: Asked | None = None) -> Shared:
     """Ask once for what all requests of a call look at. Raises BadValue when the working directory is gone."""
     settings = queue.settings
     try:
@@ -63,7 +67,7 @@ def share(queue: Queue) -> Shared:
         raise BadValue(f"the working directory is gone: {error.strerror}", hint="cd to one that exists") from error
     return Shared(
         queue, frozenset((DEFAULT_QUEUE, *settings.queues.names)), os.environ, {}, cwd, settings.limits.max_attempts,
-        environment.filter_environment(os.environ, (), {}), {},
+        environment.filter_environment(os.environ, (), {}), {}, Code(queue, asked),
     )  # fmt: skip
 
 
@@ -88,10 +92,13 @@ def _check(request: Request, shared: Shared) -> Draft:
         digests = {name: digest for name, (_, digest) in data.items() if name != STDIN}
         print_ = fingerprint.fingerprint(kind.name, digests, given, seed)
     own = _environment(values, shared)
+    cwd = os.path.join(shared.cwd, values["cwd"]) if "cwd" in values else shared.cwd
+    code = shared.code.document(cwd, request)
+    spec = {"cwd": cwd, **({"code": code} if code else {}), **_spec(request, kind, given, seed, own)}
     job = NewJob(
         queue=_queue(values, kind, shared),
         name=values.get("name") or readable(_name(request, kind)),
-        spec=encode(_spec(request, kind, given, seed, own, shared)),
+        spec=encode(spec),
         type=None if kind is None else kind.name,
         priority=values.get("priority", 0),
         key=values.get("key"),
@@ -105,7 +112,8 @@ def _check(request: Request, shared: Shared) -> Draft:
         data=tuple(item for item, _ in data.values()),
     )
     default = "run" if kind is None else "fail"
-    return Draft(job, values.get("on_duplicate") or ("return" if job.key else default), own.private)
+    on_duplicate = values.get("on_duplicate") or ("return" if job.key else default)
+    return Draft(job, on_duplicate, own.private, code.get("snapshot"))
 
 
 def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
@@ -213,12 +221,11 @@ def _environment(values: Mapping[str, Any], shared: Shared) -> environment.Envir
 
 
 def _spec(
-    request: Request, kind: TypeSpec | None, given: Mapping[str, Any], seed: int, own: environment.Environment,
-    shared: Shared,
-) -> dict[str, Any]:  # fmt: skip
-    """The document of what is executed; what has its default is left out."""
+    request: Request, kind: TypeSpec | None, given: Mapping[str, Any], seed: int, own: environment.Environment
+) -> dict[str, Any]:
+    """The document of what is executed, besides where and which code; what has its default is left out."""
     values = request.values
-    spec: dict[str, Any] = {"cwd": os.path.join(shared.cwd, values["cwd"]) if "cwd" in values else shared.cwd}
+    spec: dict[str, Any] = {}
     if kind is not None:
         _add_type(spec, kind)
     elif request.argv is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
+from trainq.base.errors import BadData, BadSnapshot, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
 from trainq.domain.job import Submission, document
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
@@ -23,6 +23,7 @@ from trainq.store.session import Unsure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from trainq.base.git import Asked
     from trainq.domain.request import Request
     from trainq.ops.draft import Draft
     from trainq.ops.queue import Queue
@@ -36,16 +37,17 @@ class Submitted(NamedTuple):
     changes: list[Change]
     left_out: tuple[str, ...]  # secret-looking variables that were not kept
     paused: Mapping[str, Closed]  # their queues that nothing is started from
+    notes: tuple[str, ...] = ()  # of the code that was frozen
 
 
-def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
-    """Put the jobs in, all or none.
+def submit(queue: Queue, requests: Sequence[Request], asked: Asked | None = None) -> Submitted:
+    """Put the jobs in, all or none. `asked`: what git was asked already about the working directory (ops/code.py).
 
     Raises what the checks raise (exit 2), Duplicate (8), LimitReached (9), and the errors of storage (6).
     """
     _require_proc()
     require_directories(queue)
-    shared = share(queue)
+    shared = share(queue, asked)
     drafts = [draft(request, shared) for request in requests]
     found = [
         _reusable(queue, item) if request.values.get("reuse") else None
@@ -56,7 +58,7 @@ def submit(queue: Queue, requests: Sequence[Request]) -> Submitted:
     changes = iter(stored)
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
-    return Submitted([change or next(changes) for change in found], left_out, paused)
+    return Submitted([change or next(changes) for change in found], left_out, paused, tuple(shared.code.notes))
 
 
 def _require_proc() -> None:
@@ -182,7 +184,7 @@ def _check_room(tx: Transaction, queue: Queue, new: int) -> None:
 
 
 def _check_data(queue: Queue, new: Sequence[Draft]) -> None:
-    """A training set in a file must still be there: from this transaction on a row names it, and it stays."""
+    """A training set in a file, and frozen code, must still be there: from this transaction on a row names it, and it stays."""
     large = {item.sha256 for each in new for item in each.job.data if item.z is None}
     if large:
         from trainq.artifacts import datasets
@@ -190,6 +192,13 @@ def _check_data(queue: Queue, new: Sequence[Draft]) -> None:
         for sha256 in large:
             if not datasets.stands(queue.paths.training_set(sha256)):
                 raise BadData(f"the stored training set {sha256} vanished meanwhile", hint="type the command again")
+    frozen = {item.snapshot for item in new if item.snapshot is not None}
+    if frozen:
+        from trainq.artifacts import snapshots
+
+        for sha256 in frozen:
+            if not snapshots.stands(queue.paths, sha256):
+                raise BadSnapshot(f"the snapshot {sha256} vanished meanwhile", hint="type the command again")
 
 
 def _prove(queue: Queue, submission: Submission, drafts: Sequence[Draft]) -> None:
