@@ -1,7 +1,7 @@
 """The first step of an attempt: what must be there before the process starts.
 
 Fast things are done at once (the run directory, the log, an empty model directory), slow ones in the pool: unpacking
-the training sets, and choosing the checkpoint to go on from, which is hashed. What goes wrong here is the attempt's
+the code and the training sets, and choosing the checkpoint to go on from, which is hashed. What goes wrong here is the attempt's
 outcome, and the worker's trouble only where no other job could be prepared either.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainq.artifacts import checkpoints, datasets, logs, models, runs
+from trainq.artifacts import checkpoints, datasets, logs, models, runs, snapshots
 from trainq.base import clock, trees
 from trainq.base.crash import point
 from trainq.base.errors import BadData, DiskFull, Storage, TrainqError, Unwritable
@@ -22,6 +22,8 @@ from trainq.worker import variables
 from trainq.worker.keepers import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trainq.artifacts.checkpoints import Choice
     from trainq.domain.job import Claimed
     from trainq.worker.place import Place
@@ -63,6 +65,7 @@ class Preparation:
         self.environment: dict[str, str] = {}
         self._choice: Choice | None = None
         self._data: dict[str, str] = {}
+        self._code: Mapping[str, Any] = claimed.spec.get("code", {})
 
     def open(self) -> None:
         """The run directory, the log, the parameters, the place for a model. Raises Denied for a job that is not proved."""
@@ -82,11 +85,13 @@ class Preparation:
     @property
     def is_slow(self) -> bool:
         """Whether `fetch` has anything to do."""
-        return bool(self.claimed.data) or self.claimed.row["attempt"] > 1
+        return bool(self.claimed.data) or "snapshot" in self._code or self.claimed.row["attempt"] > 1
 
     def fetch(self) -> None:
-        """Unpack the training sets and choose the checkpoint. For the pool. Raises BadData, BrokenCheckpoints."""
+        """Unpack code and training sets and choose the checkpoint. For the pool. Raises BadData, Damaged, BrokenCheckpoints."""
         self.fails_as = "data"
+        if "snapshot" in self._code:
+            self._unpack_code(self._code)
         for item in self.claimed.data:
             self._unpack(item.name, item.z, item.sha256, item.size)
         if self.claimed.row["attempt"] > 1:
@@ -102,6 +107,13 @@ class Preparation:
         datasets.unpack(stored if stored is not None else self.place.paths.training_set(sha256), target, sha256, size)
         self._data[name] = target
         point("prepare.unpacked")
+
+    def _unpack_code(self, code: Mapping[str, Any]) -> None:
+        """The code that was frozen at the submit, anew for each attempt: what another one did to its copy is its own."""
+        snapshots.unpack(self.place.paths, code["snapshot"], code["size"], self._own_code)
+        if code.get("below"):  # git knows no empty directories
+            trees.make_directories(self._own_code, code["below"])
+        point("prepare.code_unpacked")
 
     def _choose(self) -> None:
         paths, number = self.place.paths, self.claimed.row["id"]
@@ -140,6 +152,8 @@ class Preparation:
             deadline=None if row["time_s"] is None else clock.now() + row["time_s"],
         )  # fmt: skip
         self.environment = {**variables.base(self.claimed, secrets), **ours}
+        if "snapshot" in self._code:
+            self.environment |= variables.frozen(self.environment, self._code["top"], self._own_code, self._cwd)
         return self._plan(tuple(os.fsencode(word) for word in local.argv(spec)), self.environment)
 
     def hook_plan(self, line: str, more: dict[str, str]) -> Plan:
@@ -151,7 +165,7 @@ class Preparation:
         return self._plan((b"/bin/sh", b"-c", os.fsencode(line)), {**kept, **more})
 
     def _plan(self, argv: tuple[bytes, ...], env: dict[str, str]) -> Plan:
-        return Plan(argv, variables.complete(env), os.fsencode(self.claimed.spec["cwd"]), self.claimed.umask)
+        return Plan(argv, variables.complete(env), os.fsencode(self._cwd), self.claimed.umask)
 
     def _secrets(self) -> dict[str, str]:
         names = self.claimed.spec.get("secrets")
@@ -220,6 +234,17 @@ class Preparation:
         """Delete the unpacked training sets."""
         if self.run is not None:
             trees.remove_tree(self._unpacked)
+
+    @property
+    def _cwd(self) -> str:
+        """Where it runs: where it was submitted, or the same place in its own copy of the code."""
+        if "snapshot" not in self._code:
+            return str(self.claimed.spec["cwd"])
+        return os.path.normpath(os.path.join(self._own_code, self._code.get("below", "")))
+
+    @property
+    def _own_code(self) -> str:
+        return self.place.paths.code(self.claimed.row["id"], self.claimed.row["attempt"])
 
     @property
     def _unpacked(self) -> str:

@@ -71,6 +71,24 @@ def ours(
     return env
 
 
+def frozen(env: Mapping[str, str], top: str, code: str, cwd: str) -> dict[str, str]:
+    """What is another for a job that runs in its own copy (`code`) of the directory `top`: where it is, where Python finds
+    what lies in that directory, and that the repository around the queue is none of its code's."""
+    found = {
+        "GIT_CEILING_DIRECTORIES": os.pathsep.join(
+            filter(None, (os.path.dirname(code), env.get("GIT_CEILING_DIRECTORIES")))
+        )
+    }
+    if "PWD" in env:
+        found["PWD"] = cwd
+    if "PYTHONPATH" in env:
+        entries = env["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(
+            code + entry[len(top) :] if f"{entry}/".startswith(f"{top}/") else entry for entry in entries
+        )
+    return found
+
+
 def complete(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """The environment as bytes, with the guest rooms at the end of PYTHONPATH."""
     whole = {**env, "PYTHONPATH": with_guest(env.get("PYTHONPATH"))}
