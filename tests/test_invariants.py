@@ -53,6 +53,7 @@ FILES: dict[str, Callable[[str], object]] = {
     "model.staged": lambda root: os.mkdir(f"{root}/models/.staging/1-1-0a"),
     "data.file": lambda root: [os.unlink(f"{root}/data/{name}") for name in os.listdir(f"{root}/data")],
     "data.file_named": lambda root: write(f"{root}/data/{'0' * 64}.zst"),
+    "snapshot.file": lambda root: [os.unlink(f"{root}/snapshots/{name}") for name in os.listdir(f"{root}/snapshots")],
     "checkpoint.stands": lambda root: shutil.rmtree(f"{root}/runs/1/checkpoints/3"),
     "secret.needed": lambda root: write(f"{root}/specs/0a.0.env"),
     "file.whole": lambda root: write(f"{root}/.new-0a"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 LARGE = os.urandom(3 << 19)
 """More than fits a column, packed."""
 SECRET = {"MY_TOKEN": "x"}
-ONE = ("one", "--data", "large.bin", "--env-keep", "MY_TOKEN")
-"""A submit whose job goes through every step there is: training set in a file, secrets, checkpoints, a model."""
+ONE = ("one", "--data", "large.bin", "--env-keep", "MY_TOKEN", "--snapshot", "copy")
+"""A submit whose job goes through every step there is: training set in a file, secrets, frozen code, checkpoints, a model."""
 TRAINER = """
 import os, time
 from trainq import job

@@ -88,7 +88,7 @@ def test_init(original, shift, tmp_path):
 def test_submit(original, shift):
     """Q03: a submit that could not store its training set is none; one that was acknowledged is there."""
     tq = original
-    words = ("submit", "one", "--data", "large.bin", "--env-keep", "MY_TOKEN", "--seed")
+    words = ("submit", *ONE, "--seed")
     ids = []
     for n, fault in enumerate(faults(tq, shift, *words, 1), 2):
         done = tq(*words, n, env={**SECRET, "TRAINQ_FAULT": fault})
@@ -117,7 +117,7 @@ def test_worker(original, shift, half):
     )
     words = (
         "--data", "large.bin", "--env-keep", "MY_TOKEN", "--retries", "1", "--retry-on", "signal", "--backoff", "0s", "--model",
-        "twice", "--", "python", "twice.py",
+        "twice", "--snapshot", "copy", "--", "python", "twice.py",
     )  # fmt: skip
     tq.submit(*words, env=SECRET)
     for fault in list(faults(tq, shift, "worker", "--until", "empty"))[half::2]:

@@ -33,13 +33,13 @@ POINTS = {
     "init": ("init.directories", "init.configured", "init.before_link", "init.linked"),
     "convert": ("convert.written",),
     "submit": (
-        "pack.written", "pack.published", "submit.after_data", "submit.before_commit", "submit.secrets_kept", *STORE,
+        "pack.written", "pack.published", "submit.after_data", "snapshot.written", "snapshot.published", "submit.before_commit", "submit.secrets_kept", *STORE,
         "submit.after_commit",
     ),
     "group submit": ("submit.proved", *STORE, "submit.after_commit"),
     "group prune": ("proofs.dropped",),
     "work": (
-        "worker.joined", "claim.committed", "prepare.opened", "prepare.staged", "prepare.unpacked", "start.handed",
+        "worker.joined", "claim.committed", "prepare.opened", "prepare.staged", "prepare.code_unpacked", "prepare.unpacked", "start.handed",
         "beat.committed", "publish.hashed", "publish.sealed", "publish.renamed", "publish.placed",
         "publish.before_commit", "finish.committed", "secrets.dropped", "latest.made", "latest.replaced",
         "publish.retired", "sweep.retired", "clean.data_removed", *_turns(7),
@@ -54,7 +54,7 @@ POINTS = {
     "cancel": (*_turns(2), "cancel.committed", "secrets.dropped"),
     "cancel running": (*_turns(2), "cancel.committed"),
     "retry": ("retry.secrets_kept", *STORE, "retry.committed"),
-    "prune": ("prune.retired", "prune.data_forgotten", *(f"prune.step:{n}" for n in range(1, 10)), *_turns(9)),
+    "prune": ("prune.retired", "prune.data_forgotten", *(f"prune.step:{n}" for n in range(1, 11)), *_turns(9)),
     "orphan": ("publish.renamed", *_turns(4)),
     "prune one": (*STORE, "prune.selected"),
 }  # fmt: skip
@@ -262,7 +262,7 @@ def prune(tq: CrashTq, point: str) -> None:
     (tq.dir / "other").write_bytes(os.urandom(2 << 20))
     canceled = tq.submit("--data", "other", "--", "true")
     tq.ok("cancel", canceled)
-    die(tq, point, "prune", "--older-than", "0s", env={"TRAINQ_KEEP_FILE_GRACE": "0s"})
+    die(tq, point, "prune", "--older-than", "0s", env={"TRAINQ_KEEP_FILE_GRACE": "0s", "TRAINQ_KEEP_SNAPSHOTS": "0s"})
     assert len(tq.models()) == 1
     harness.check(tq)
     assert harness.ends(tq) == {1: ["done"], number: ["done"], canceled: ["canceled"]}

@@ -11,7 +11,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainq.artifacts import checkpoints, datasets, manifest, models, runs
+from trainq.artifacts import checkpoints, datasets, manifest, models, runs, snapshots
 from trainq.artifacts import proofs as spec_files
 from trainq.base import files
 from trainq.base.errors import TrainqError
@@ -127,6 +127,11 @@ def _data_is_named(look: Look) -> Iterator[str]:
     yield from (f"no job names training set {sha}" for _, sha, _ in pruning.unnamed_data(look.tx, look.before, -1))
 
 
+def _snapshots_stand(look: Look) -> Iterator[str]:
+    there = {kept.sha256 for kept in snapshots.kept(look.queue.paths)}
+    yield from (f"snapshot {sha} is gone" for sha in sorted(pruning.named_snapshots(look.tx) - there))
+
+
 def _checkpoints_stand(look: Look) -> Iterator[str]:
     """The newest that was committed is the one thing that retention leaves."""
     for job_id, number, digest in rules.newest_checkpoints(look.tx):
@@ -180,6 +185,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("data.file", _data_has_files),
     Invariant("data.file_named", _files_have_data, "training sets", has_grace=True),
     Invariant("data.named", _data_is_named, "training sets", has_grace=True),
+    Invariant("snapshot.file", _snapshots_stand),
     Invariant("checkpoint.stands", _checkpoints_stand),
     Invariant("secret.needed", _secrets_are_needed, "kept variables", has_grace=True),
     Invariant("spec.needed", _specs_are_needed, "spec files", has_grace=True),

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
-from trainq.artifacts import datasets, models, runs
+from trainq.artifacts import datasets, models, runs, snapshots
 from trainq.artifacts import proofs as spec_files
 from trainq.base import files, hosts, oserrors, sharing, trees
 from trainq.base.crash import point
@@ -251,6 +251,26 @@ class _Pass:
             is_needed = pruning.data_is_named(tx, kept.sha256) or not needed.is_before(kept.path, before)
             return not is_needed and datasets.drop(self.paths, kept.sha256)
 
+    def old_snapshots(self, before: float) -> None:
+        """Frozen code that no job names: `[keep] snapshots` from the last submit that froze it."""
+        before = min(before, self.now - self.keep.snapshots)
+        old = [kept for kept in snapshots.kept(self.paths) if kept.written_at <= before]
+        if not old:
+            return
+        with (
+            self.session.reading() as tx
+        ):  # every document is read: not under the gate, unless there is something to do
+            named = pruning.named_snapshots(tx)
+        old = [kept for kept in old if kept.sha256 not in named]
+        if self.dry_run or not old:
+            self.count("snapshots", len(old))
+            return
+        with self.session.writing() as tx:  # under the gate: a submit that is about to name it looks there too
+            named = pruning.named_snapshots(tx)
+            for kept in old:
+                if kept.sha256 not in named and needed.is_before(kept.path, before):
+                    self.attempt_to("snapshots", snapshots.drop, self.paths, kept.sha256)
+
     def stray_models(self, before: float) -> None:
         """Directories that no row names go aside; `@latest` points to the newest row."""
         for key in list(models.walk_keys(self.paths)):
@@ -366,6 +386,7 @@ def _are_forgotten(tx: Transaction, digests: Sequence[str]) -> bool:
 
 STEPS: tuple[tuple[str, Callable[[_Pass, float], None]], ...] = (
     ("training sets", _Pass.stray_data),
+    ("snapshots", _Pass.old_snapshots),
     ("staging", _Pass.old_staging),
     ("models", _Pass.stray_models),  # after it: what is put aside here lies there until another pass at least
     ("unpacked training sets", _Pass.unpacked_data),

@@ -35,7 +35,7 @@ def unfinished(paths: Paths, before: float) -> list[str]:
     """The files that a crash left under a temporary name before then, where nothing else looks for them."""
     return [
         path
-        for directory in (paths.root, paths.specs)
+        for directory in (paths.root, paths.specs, paths.snapshots)
         for name, kind in trees.listed(directory)
         if kind == "file" and files.is_temporary(name) and is_before(path := os.path.join(directory, name), before)
     ]

@@ -65,6 +65,15 @@ def data_is_named(tx: Transaction, sha256: str) -> bool:
     return tx.value("SELECT 1 FROM data WHERE sha256 = ?", (sha256,)) is not None
 
 
+def named_snapshots(tx: Transaction) -> set[str]:
+    """The digests of the frozen code that the documents of jobs name."""
+    sql = (
+        "SELECT DISTINCT CASE WHEN json_valid(doc) THEN json_extract(doc, '$.code.snapshot') END FROM spec"
+        " WHERE instr(doc, '\"snapshot\"')"
+    )
+    return {row[0] for row in tx.rows(sql) if isinstance(row[0], str)}
+
+
 def old_past(tx: Transaction, before: float) -> int:
     """How many pruned jobs ended before then."""
     return int(tx.value("SELECT count(*) FROM past WHERE ended_at <= ?", (before,)))
