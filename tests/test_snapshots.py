@@ -148,6 +148,22 @@ def test_files_that_vanish_and_files_that_change(paths, top, monkeypatch):
     assert os.listdir(paths.snapshots) == there
 
 
+def test_a_file_without_an_end_is_refused(paths, top, monkeypatch):
+    """E15: one that is written as fast as it is read, such as the log of a program that runs there."""
+    found = sources(top, "a.py")
+    blocks = files.blocks
+
+    def endless(fd, path):
+        while True:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("x" * 1000)
+            yield next(blocks(fd, path))
+
+    monkeypatch.setattr(files, "blocks", endless)
+    with pytest.raises(BadSnapshot, match="changes while it is read"):
+        snapshots.pack(str(top), found, paths, LIMIT)
+
+
 def test_the_limits_hold(paths, top, monkeypatch):
     """E15: of all bytes, also of a file that grew since it was looked at, and of the number of files."""
     found = sources(top, "a.py", "d/b.py")

@@ -44,7 +44,7 @@ def original(tmp_path) -> CrashTq:
 
 def operations(tq: CrashTq, *words: object, root: str | None = None) -> list[str]:
     """The files of all operations of this command, which is run to see them."""
-    counted = tq.dir / "counted"
+    counted = tq.home / "counted"  # not in what is frozen
     where = () if root else ("--root", tq.root)
     subprocess.run(
         [sys.executable, "-c", COUNTING, counted, *where, *map(str, words)], env=tq.environment(SECRET), cwd=tq.dir,

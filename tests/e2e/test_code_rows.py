@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -419,6 +420,15 @@ def test_git_is_asked_once_for_many_jobs(repo):
     assert code(repo, 1000)["commit"]
 
 
+def test_a_large_work_tree_has_its_commit_all_the_same(repo):
+    """E15: where git takes too long to look at the files, what is not known is only whether they differ."""
+    fake = repo.home / "git"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *status*) sleep 60 ;; esac\nexec {shutil.which("git")} "$@"\n')
+    fake.chmod(0o755)
+    number = repo.submit("--", "true", env={"PATH": f"{repo.home}:{repo.env['PATH']}"})
+    assert code(repo, number) == {"commit": git(repo.dir, "rev-parse", "HEAD"), "dirty": None, "snapshot": None}
+
+
 @pytest.mark.parametrize("what", ["missing", "refuses", "hangs", "talks"])
 def test_git_that_does_not_answer_is_no_error(repo, what):
     """E15: the job goes in, in time, without a commit; nothing of git is left running."""
@@ -522,3 +532,39 @@ def test_a_frozen_job_freezes_its_own_code_for_the_next(repo):
     repo.work()
     assert [repo.ok("logs", number).out for number in (1, 2)] == ["old\n2\n", "old\n"]
     assert code(repo, 2)["commit"] is None  # nobody has committed what is in the copy
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="other uids need root and setpriv")
+def test_no_member_changes_the_code_of_another(tmp_path):
+    """E15, E18: everybody of a group may write the archive, and the document; what was not submitted is not run. Both can
+    freeze the same code, and then one archive serves both."""
+    from e2e import test_group_rows as group
+
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        ann, bob = group.make(Path(name), "--local")
+        for member in (ann, bob):
+            member.env["GIT_CEILING_DIRECTORIES"] = name
+            (member.dir / "train.py").write_text("print('good')")
+            os.chown(member.dir / "train.py", member.user_id, member.user_id)
+        jobs = [bob.submit("--snapshot", "copy", "--", "python3", "train.py") for _ in range(3)]
+        ann.submit("--snapshot", "copy", "--", "python3", "train.py")
+        assert len(archives(bob)) == 1
+        assert (group.mode(bob.root, "snapshots"), group.mode(first_archive(bob))) == ("2770", "0640")
+        bob.ok("worker", "--once")
+        assert bob.ok("logs", jobs[0]).out == "good\n"
+        assert group.mode(bob.root, "runs", jobs[0], "1", "code") == "2750"
+        good = code(bob, jobs[0])["snapshot"]
+        (ann.dir / "train.py").write_text("print('evil')")
+        evil = code(ann, ann.submit("--snapshot", "copy", "--", "python3", "train.py"))["snapshot"]
+        ann.python(
+            f"import os, shutil; os.chdir({bob.root + '/snapshots'!r}); os.rename('{good}.tar.zst', 'x'); shutil.copy('{evil}.tar.zst', '{good}.tar.zst')"
+        )
+        bob.ok("worker", "--once")
+        job = bob.job(jobs[1])
+        assert (job["state"], job["reason"]) == ("errored", "data")
+        assert "not what was submitted" in job["result"]["error"] or "cannot be unpacked" in job["result"]["error"]
+        ann.write("UPDATE spec SET doc = replace(doc, ?, ?) WHERE job_id = ?", good, evil, jobs[2])
+        bob.ok("worker", "--once")
+        assert "its rows were changed" in group.refused(bob, jobs[2])
+        assert "evil" not in "".join(bob("logs", number).out for number in jobs)

@@ -173,19 +173,31 @@ def _read(path: str) -> tuple[bytes, bool] | None:
             raise _unreadable(path, (error.strerror or str(error)).lower()) from error
         try:
             before = os.fstat(fd)
-            data = b"".join(files.blocks(fd, path))
+            data = b"".join(_blocks(fd, path, before.st_size))
             after = os.fstat(fd)
         except TrainqError as error:
             raise _unreadable(path, error.message) from error
         finally:
             os.close(fd)
-        if len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
+        if len(data) == before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
             return data, bool(before.st_mode & stat.S_IXUSR)
     raise _unreadable(path, "it changes while it is read")
 
 
+def _blocks(fd: int, path: str, expected: int) -> Iterator[bytes]:
+    """The blocks of a file, up to the first one too many: one that is written as fast as it is read would have no end."""
+    seen = 0
+    for block in files.blocks(fd, path):
+        yield block
+        seen += len(block)
+        if seen > expected:
+            return
+
+
 def _unreadable(path: str, why: str) -> BadSnapshot:
-    return BadSnapshot(f"{words.printable(path)} cannot be frozen: {why}", hint="submit again when it holds still")
+    return BadSnapshot(
+        f"{words.printable(path)} cannot be frozen: {why}", hint="name it in .gitignore, or submit again"
+    )
 
 
 def stands(paths: Paths, sha256: str) -> bool:

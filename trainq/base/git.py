@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIMIT_S: Final = 2.0
+COMMIT_LIMIT_S: Final = 0.5
 LIST_LIMIT_S: Final = 60.0
 _ENOUGH: Final = 1 << 20
 _ELSEWHERE: Final = (
@@ -72,17 +73,32 @@ class Asked:
         """What it said; what lies untracked in the directory `besides`, or in a `.trainq`, is no difference."""
         if self._started is None:
             return UNKNOWN
-        pid, fd = self._started
+        said, code = _finish(*self._started, self._ends_at)
         self._started = None
-        try:
-            said = _read(fd, self._ends_at)
-        finally:
-            os.close(fd)
-        is_whole = said is not None and len(said) <= _ENOUGH
-        code = _reap(pid, self._ends_at if is_whole else 0.0)
-        if said is None or (is_whole and code != 0):
+        if said is None:
+            return State(_commit(self.top), None)
+        if code != 0 and len(said) <= _ENOUGH:
             return UNKNOWN
         return _state(said, os.fsencode(os.path.relpath(besides, self.top)))
+
+
+def _commit(top: str) -> str | None:
+    """The commit alone, where a large work tree, or one on a slow file system, takes too long to look at."""
+    started = _start(("-C", top, "rev-parse", "--verify", "--quiet", "HEAD"))
+    if started is None:
+        return None
+    said, code = _finish(*started, time.monotonic() + COMMIT_LIMIT_S)
+    return said.decode("ascii", "replace").strip() if said and code == 0 else None
+
+
+def _finish(pid: int, fd: int, ends_at: float) -> tuple[bytes | None, int | None]:
+    """What it says and its exit code; it is killed when that takes too long, or is more than anybody wants to know."""
+    try:
+        said = _read(fd, ends_at)
+    finally:
+        os.close(fd)
+    is_whole = said is not None and len(said) <= _ENOUGH
+    return said, _reap(pid, ends_at if is_whole else 0.0)
 
 
 def _state(said: bytes, besides: bytes) -> State:
