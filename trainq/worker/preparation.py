@@ -65,7 +65,6 @@ class Preparation:
         self.environment: dict[str, str] = {}
         self._choice: Choice | None = None
         self._data: dict[str, str] = {}
-        self._code: Mapping[str, Any] = claimed.spec.get("code", {})
 
     def open(self) -> None:
         """The run directory, the log, the parameters, the place for a model. Raises Denied for a job that is not proved."""
@@ -234,6 +233,12 @@ class Preparation:
         """Delete the unpacked training sets."""
         if self.run is not None:
             trees.remove_tree(self._unpacked)
+
+    @property
+    def _code(self) -> Mapping[str, Any]:
+        """Which code it runs, as it was recorded; looked at once the job is proved."""
+        found: Mapping[str, Any] = self.claimed.spec.get("code", {})
+        return found
 
     @property
     def _cwd(self) -> str:
