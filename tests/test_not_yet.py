@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-from trainq.base.setting_rows import NOT_USED, ROWS
-
 URL = "postgresql://me:geheim@host/db"
 
 
@@ -35,26 +33,3 @@ def test_a_server_in_the_file_is_refused(run_trainq):
     sick = run_trainq("doctor")
     assert sick.code == 6
     assert "geheim" not in done.err + sick.out + sick.err
-
-
-def test_gpus_of_a_type_are_refused_at_submit(run_trainq):
-    """Q08: a type that asks for GPUs is not run without them; 0 is fine."""
-    with open(os.path.join(run_trainq.root, "trainq.toml"), "a", encoding="utf-8") as file:
-        file.write('\n[types.big]\nrun = ["true"]\ngpus = 1\n[types.small]\nrun = ["true"]\ngpus = 0\n')
-    done = run_trainq("submit", "big")
-    assert done.code == 2, done
-    assert "gpus = 1 is not supported by this version" in done.err
-    assert run_trainq.ok("submit", "small").ids == [1]
-
-
-def test_doctor_says_what_nothing_goes_by(run_trainq):
-    """Marked in the list of settings, and a warning when one is set."""
-    assert {f"{row.section}.{row.name}" for row in ROWS} >= NOT_USED
-    settings = {one["name"]: one["used"] for one in run_trainq("doctor", "--json").json["settings"]}
-    assert {name for name, used in settings.items() if not used} == NOT_USED
-    assert not [one for one in run_trainq("doctor", "--json").json["checks"] if "not used" in one["message"]]
-    sick = run_trainq("doctor", "--json", TRAINQ_QUEUES_FAIR="true")
-    assert sick.code == 1
-    said = [one["message"] for one in sick.json["checks"] if one["state"] == "warning" and one["name"] == "settings"]
-    assert said == ["queues.fair is set and not used yet"]
-    assert "not used yet" in run_trainq("doctor", "--all").out

@@ -361,7 +361,7 @@ def test_a_retry_after_oom_may_ask_for_more(tq):
     job = tq.submit("--retry-on", "oom", *grows, "--shell", line)
     other = tq.submit(*grows, "--shell", "test $TRAINQ_ATTEMPT = 2")
     before = tq.job(job)["request"]
-    tq.work()
+    tq.ok("worker", "--until", "empty", "--sim-gpus", "2:sim:80G")
     after = tq.job(job)
     assert (after["state"], after["attempt"]["n"], after["retry"]["used"]) == ("done", 3, 2)
     for name in ("mem_mib", "vram_mib"):

@@ -53,6 +53,19 @@ class UnknownQueue(TrainqError):
     exit, word = 2, "unknown_queue"
 
 
+class UnknownGpuType(TrainqError):
+    """No such type in [limits] gpus."""
+
+    exit, word = 2, "unknown_gpu_type"
+    hint = "trainq gpus"
+
+
+class GpuLimit(TrainqError):
+    """More GPUs are asked for than [limits] ever lets run; none of a type that is closed."""
+
+    exit, word = 2, "gpu_limit"
+
+
 class BadParam(TrainqError):
     """A parameter is missing, unknown to its type, or has a value that does not fit."""
 

@@ -58,10 +58,6 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("queues", "strict_fifo", "flag", False, "nothing passes a job that waits for room"),
     Row("queues", "fair", "flag", False, "users take turns"),
 )  # fmt: skip
-NOT_USED: Final = frozenset((
-    "limits.reserve_after", "limits.gpus", "limits.per_user", "worker.foreign_gpus", "queues.strict_fifo", "queues.fair",
-))  # fmt: skip
-"""Settings that are read and checked, and that nothing goes by yet: the sample leaves them out."""
 SECTIONS: Final[tuple[str, ...]] = ("store", "times", "keep", "limits", "worker", "queues")
 
 _TYPES_SAMPLE: Final = """
@@ -196,7 +192,7 @@ def sample() -> str:
         "## Settings of this queue. Take a line's `#` away to set it; shown are the defaults, and examples.",
         "## A TRAINQ_<SECTION>_<NAME> variable wins over this file; `trainq doctor` shows what holds.",
     ]
-    shown = [row for row in ROWS if f"{row.section}.{row.name}" not in {*NOT_USED, "store.url"}]
+    shown = [row for row in ROWS if row.name != "url"]
     for section in dict.fromkeys(row.section for row in shown):
         lines += ["", f"#[{section}]"]
         lines += [

@@ -77,10 +77,12 @@ def _request(request: dict[str, Any]) -> str:
     """What was asked for, beyond the defaults."""
     times = [(name, request[key]) for name, key in (("time", "time_s"), ("grace", "grace_s"))]
     sizes = [(name, request[key]) for name, key in (("mem", "mem_mib"), ("vram", "vram_mib"))]
-    words = [f"{name} {show_duration(seconds)}" for name, seconds in times if seconds is not None]
+    words = [f"{request['gpus']} x {request['gpu_type'] or 'any GPU'}"] if request["gpus"] else []
+    words += [f"{name} {show_duration(seconds)}" for name, seconds in times if seconds is not None]
+    words += [f"{request['cpus']} cpus"] if request["cpus"] else []
     words += [f"{name} {show_size(mib * 2**20)}" for name, mib in sizes if mib is not None]
-    recorded = any(mib is not None for _, mib in sizes)
-    return ", ".join(words) + (" (sizes are recorded, not enforced yet)" if recorded else "")
+    words += [f"{how} {' or '.join(request[key])}" for how, key in (("on", "on"), ("not on", "not_on")) if request[key]]
+    return ", ".join(words)
 
 
 def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | None]]:

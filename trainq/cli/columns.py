@@ -8,7 +8,7 @@ from trainq.base.errors import BadValue
 from trainq.base.units import local_short, show_duration
 from trainq.cli.answer import Table
 from trainq.cli.words import short_values
-from trainq.domain.job import document
+from trainq.domain.documents import document
 from trainq.domain.states import ENDED
 from trainq.ops.cards import queued_s, run_s, tags_of
 

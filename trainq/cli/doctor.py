@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainq.base.setting_rows import NOT_USED
 from trainq.cli import printer
 from trainq.cli.answer import Answer, Table
 from trainq.cli.line import Line, line_of
@@ -35,10 +34,7 @@ def run(
         "root": queue.paths.root,
         "state": {0: "ok", 1: "warning", 6: "bad"}[found.exit],
         "checks": [check._asdict() for check in found.checks],
-        "settings": [
-            {"name": name, "value": value, "origin": origin, "used": name not in NOT_USED}
-            for name, value, origin in found.settings
-        ],
+        "settings": [{"name": name, "value": value, "origin": origin} for name, value, origin in found.settings],
     }
     return Answer("doctor", doc, lambda: _text(found, all_=all_), exit=found.exit)
 
@@ -55,11 +51,7 @@ def _announce(queue: Queue, line: Line) -> None:
 
 def _text(found: Report, *, all_: bool) -> Iterator[str | Table]:
     yield Table(("check", "state", "seen"), [list(check) for check in found.checks], elastic=())
-    rows = [
-        [name, _shown(value), f"{origin}, not used yet" if name in NOT_USED else origin]
-        for name, value, origin in found.settings
-        if all_ or origin != "default"
-    ]
+    rows = [[name, _shown(value), origin] for name, value, origin in found.settings if all_ or origin != "default"]
     if rows:
         yield Table(("setting", "value", "origin"), rows, ("value",))
     if len(rows) < len(found.settings):

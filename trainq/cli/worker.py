@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainq.base.settings import Settings
+    from trainq.domain.devices import Device
     from trainq.ops.queue import Queue
     from trainq.worker.place import Options, Report
 
@@ -26,6 +27,9 @@ def run(
     slots: Annotated[str | None, typer.Option("--slots", metavar="N", help="jobs at once; 0: only answer and care")] = None,
     queues: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="only of this queue; may be repeated")] = None,
     users: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="on a group's queue: run jobs of this user, as you; may be repeated; default: your own")] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="auto|none|0,1", help="which GPUs it gives out; auto: all that it sees")] = None,
+    gpu_type: Annotated[str | None, typer.Option("--gpu-type", metavar="T", help="only GPUs of this type")] = None,
+    sim_gpus: Annotated[str | None, typer.Option("--sim-gpus", metavar="N[:T[:VRAM]]", help="GPUs that are not there, to try things out")] = None,
     once: Annotated[bool, typer.Option("--once", help="at most one job")] = False,
     until: Annotated[str | None, typer.Option("--until", metavar="idle|empty|TIME", help="end when nothing is to do (idle), when nothing waits at all (empty), or then")] = None,
     max_jobs: Annotated[int | None, typer.Option("--max-jobs", metavar="N", help="end after so many jobs")] = None,
@@ -61,6 +65,7 @@ def run(
         until=word,
         until_at=at,
         users=_users(queue, users),
+        devices=_devices(gpus, gpu_type, sim_gpus),
         on_event=_teller(line, log_format, jsonl=jsonl),
     )
     _tell_of_others(queue, options)
@@ -100,6 +105,28 @@ def _users(queue: Queue, asked: list[str] | None) -> tuple[int, ...] | None:
             raise BadValue("--user: this is no group's queue, whose jobs would have to be told apart")
         return None
     return tuple(dict.fromkeys(hosts.user_id(name) for name in asked)) if asked else (os.getuid(),)
+
+
+def _devices(wanted: str | None, gpu_type: str | None, simulated: str | None) -> tuple[Device, ...]:
+    """The GPUs to give out. Raises BadValue for some that are not there."""
+    import os
+
+    from trainq.domain.devices import of_type, parse_sim, parse_wanted, restrict
+    from trainq.worker.devices import found
+
+    if simulated is not None and wanted is not None:
+        raise Usage("--sim-gpus are all GPUs of this worker: no --gpus beside it")
+    if simulated is not None:
+        return of_type(parse_sim(simulated, gpu_type), gpu_type)
+    names = parse_wanted(wanted or "auto")
+    if names == ():
+        return ()
+    seen = found()
+    if seen.trouble:
+        from trainq.cli import printer
+
+        printer.note(seen.trouble)
+    return of_type(restrict(seen.devices, names, os.environ.get("CUDA_VISIBLE_DEVICES")), gpu_type)
 
 
 def _tell_of_others(queue: Queue, options: Options) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.domain.shape import PLAIN, Shape
@@ -157,15 +156,6 @@ def decide(outcome: Outcome, budget: Budget) -> Decision:
     if cause not in USER_CAUSES and cause not in SYSTEM_CAUSES:
         raise ValueError(f"no such cause: {cause!r}")
     return Decision("errored", cause, side_of(cause))
-
-
-def document(text: object) -> dict[str, Any]:
-    """The JSON object in a cell; an empty one where there is none, since on a group's queue any member can write there."""
-    try:
-        found = json.loads(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def grow(spec: Mapping[str, Any]) -> dict[str, Any]:

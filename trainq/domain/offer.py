@@ -6,10 +6,12 @@ memory: these are counted, not enforced. A GPU that others compute on is left al
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.domain.devices import Device, is_of_type
-from trainq.domain.shape import Shape, _size
+from trainq.domain.documents import document
+from trainq.domain.shape import Shape, size_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -30,6 +32,26 @@ class Taken(NamedTuple):
 
     shape: Shape
     devices: tuple[str, ...] = ()
+
+
+def offer_document(offer: Offer) -> str:
+    """An offer as it stands in the row of its worker, whose host and slots have columns of their own."""
+    gpus = [{"id": one.id, "name": one.name, "vram_mib": one.vram_mib, "foreign": one.foreign} for one in offer.devices]
+    return json.dumps({"cpus": offer.cpus, "mem_mib": offer.mem_mib, "gpus": gpus})
+
+
+def offer_of(host: str, slots: int, text: object) -> Offer:
+    """The offer in a row; without what trainq has not written there, since on a group's queue any member can."""
+    doc = document(text)
+    devices = [
+        Device(one["id"], one["name"], vram, foreign)
+        for one in doc.get("gpus", ()) if isinstance(doc.get("gpus"), list) and isinstance(one, dict)
+        if isinstance(one.get("id"), str) and isinstance(one.get("name"), str)
+        if type(vram := one.get("vram_mib")) in (int, type(None))
+        if isinstance(foreign := one.get("foreign"), (str, type(None)))
+    ]  # fmt: skip
+    cpus, mem_mib = (found if isinstance(found := doc.get(name), int) else 0 for name in ("cpus", "mem_mib"))
+    return Offer(host, slots, tuple(devices), cpus, mem_mib)
 
 
 def is_host(shape: Shape, host: str) -> bool:
@@ -107,7 +129,7 @@ def lacks(shape: Shape, offer: Offer, left: Offer) -> str | None:
     for name, asked, there, now in (
         ("cpus", shape.cpus, offer.cpus, left.cpus), ("memory", shape.mem_mib, offer.mem_mib, left.mem_mib),
     ):  # fmt: skip
-        size = str if name == "cpus" else _size
+        size = str if name == "cpus" else size_words
         if asked > there:
             return f"has {size(there)} {name}, needs {size(asked)}"
         if asked > now:
@@ -128,7 +150,7 @@ def _lacks_gpus(shape: Shape, offer: Offer, left: Offer) -> str | None:
         return (
             f"has no {kind}"
             if not typed
-            else f"its {kind} have {_size(typed[0].vram_mib or 0)}, needs {_size(shape.vram_mib)}"
+            else f"its {kind} have {size_words(typed[0].vram_mib or 0)}, needs {size_words(shape.vram_mib)}"
         )
     if len(most) < shape.gpus:
         return f"has {len(most)} {kind}, needs {shape.gpus}"

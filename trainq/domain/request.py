@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trainq.base.errors import BadValue
 from trainq.base.units import duration, size
 from trainq.base.words import quoted
+from trainq.domain.devices import check_type
 from trainq.domain.params import check_text
 from trainq.domain.states import USER_CAUSES
 
@@ -22,6 +23,7 @@ ON_DUPLICATE: Final = ("return", "fail", "replace", "run")
 SNAPSHOT: Final = ("none", "git", "copy")
 NAME_LIMIT: Final = 1000
 BIGGEST: Final = 2**53
+GPUS_MOST: Final = 1024
 
 
 class Field(NamedTuple):
@@ -147,6 +149,17 @@ def _tag(value: Any) -> str:
     return tag
 
 
+def _hosts(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names:
+        raise BadValue(f"names of hosts such as h1,h2 were expected, not {value!r}")
+    hosts = tuple(_filled(name) for name in names)
+    for host in hosts:
+        if any(letter.isspace() for letter in host):
+            raise BadValue(f"a host's name has no spaces: {host!r}")
+    return hosts
+
+
 def _causes(value: Any) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)):
@@ -249,9 +262,14 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
     Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),
     Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T", spec="warn_s"),
-    Field("vram", ("--vram",), size, _size, "GPU memory it needs, such as 18G; recorded; not enforced yet", "SIZE", spec="vram"),
-    Field("mem", ("--mem",), size, _size, "memory it needs, such as 32G; recorded; not enforced yet", "SIZE", spec="mem"),
-    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram; recorded; not enforced yet", "X", spec="retry_grow"),
+    Field("gpus", ("--gpus",), _read_whole(0, GPUS_MOST), _whole(0, GPUS_MOST), "GPUs it needs, all of one model; 0", "N"),
+    Field("gpu_type", ("--gpu-type",), check_type, check_type, "of this type, such as a100 or a100-80gb; cpu: none", "T"),
+    Field("vram", ("--vram",), size, _size, "memory each of its GPUs must have, such as 18G", "SIZE", spec="vram"),
+    Field("cpus", ("--cpus",), _read_whole(1, 10**6), _whole(1, 10**6), "processors to count on for it", "N", spec="cpus"),
+    Field("mem", ("--mem",), size, _size, "memory to count on for it, such as 32G", "SIZE", spec="mem"),
+    Field("on", ("--on",), _hosts, _hosts, "only on these hosts", "HOST,…", spec="on"),
+    Field("not_on", ("--not-on",), _hosts, _hosts, "not on these", "HOST,…", spec="not_on"),
+    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X", spec="retry_grow"),
     Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE", spec="on_end"),
     Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T"),
     Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N"),

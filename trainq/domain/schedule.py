@@ -62,11 +62,6 @@ class Rules(NamedTuple):
     fair: bool = False
     strict_fifo: bool = False
 
-    @property
-    def looks_at_running(self) -> bool:
-        """Whether what runs everywhere must be known for a choice."""
-        return bool(self.gpus or self.per_user or self.fair)
-
 
 class Running(NamedTuple):
     """What runs anywhere: of one user, in one lane, on one model of GPU."""

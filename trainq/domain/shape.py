@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trainq.base.errors import BadValue
-from trainq.domain.devices import CPU
+from trainq.base.errors import BadValue, GpuLimit, UnknownGpuType
+from trainq.domain.devices import CPU, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,20 +35,38 @@ PLAIN: Final = Shape()
 """Nothing but a slot."""
 
 
-def asked_gpus(gpus: int | None, gpu_type: str | None) -> tuple[int, str | None]:
-    """How many GPUs and of which type a request means: a type alone means one, `cpu` and 0 mean each other.
+def asked_gpus(gpus: int | None, gpu_type: str | None, vram: int | None = None) -> tuple[int, str | None]:
+    """How many GPUs and of which type a request means: a type or a memory alone means one, `cpu` and 0 mean each other.
 
     Raises BadValue where they contradict.
     """
+    if gpu_type == CPU and gpus:
+        raise BadValue(f"gpu type cpu means no GPU, and {gpus} are asked for", hint="leave one of them out")
     if gpu_type == CPU:
-        if gpus:
-            raise BadValue(f"gpu type cpu means no GPU, and {gpus} are asked for")
-        return 0, None
+        gpus, gpu_type = 0, None
     if gpus is None:
-        return (0, None) if gpu_type is None else (1, gpu_type)
-    if gpus == 0 and gpu_type is not None:
-        raise BadValue(f"no GPU is asked for, and they are to be {gpu_type}", hint="leave one of them out")
+        gpus = 0 if gpu_type is None and vram is None else 1
+    if gpus == 0 and (gpu_type is not None or vram is not None):
+        what = f"they are to be {gpu_type}" if gpu_type else "they are to have so much memory"
+        raise BadValue(f"no GPU is asked for, and {what}", hint="leave one of them out")
     return gpus, gpu_type
+
+
+def require_type(gpu_type: str | None, gpus: int, limits: Mapping[str, int]) -> None:
+    """A type that is asked for is one of `[limits] gpus`, where there are any, and as many of it may be used at once.
+
+    Raises UnknownGpuType, GpuLimit.
+    """
+    if not limits or not gpus or gpu_type is None:
+        return
+    asked = tokens(gpu_type)
+    known = [name for name in limits if tokens(name) <= asked or asked <= tokens(name)]
+    if not known:
+        raise UnknownGpuType(f"no such GPU type: {gpu_type}; known types: {', '.join(sorted(limits))}")
+    for name in known:
+        if tokens(name) <= asked and gpus > limits[name]:
+            said = f"of type {name} {limits[name] or 'none'} may be used, and {gpus} are asked for"
+            raise GpuLimit(f"{said}: [limits] gpus", hint="ask for fewer, or for another --gpu-type")
 
 
 def shape_of(spec: Mapping[str, Any]) -> Shape:
@@ -99,11 +117,11 @@ def words(shape: Shape) -> str:
     parts = []
     if shape.gpus:
         kind = shape.gpu_type or ("GPU" if shape.gpus == 1 else "GPUs")
-        parts.append(f"{shape.gpus} {kind}" + (f" of {_size(shape.vram_mib)}" if shape.vram_mib else ""))
+        parts.append(f"{shape.gpus} {kind}" + (f" of {size_words(shape.vram_mib)}" if shape.vram_mib else ""))
     if shape.cpus:
         parts.append(f"{shape.cpus} cpu{'s' if shape.cpus > 1 else ''}")
     if shape.mem_mib:
-        parts.append(f"{_size(shape.mem_mib)} memory")
+        parts.append(f"{size_words(shape.mem_mib)} memory")
     if shape.on:
         parts.append(f"on {' or '.join(shape.on)}")
     if shape.not_on:
@@ -111,5 +129,6 @@ def words(shape: Shape) -> str:
     return ", ".join(parts)
 
 
-def _size(mib: int) -> str:
+def size_words(mib: int) -> str:
+    """A number of MiB for people."""
     return f"{mib / 1024:g}G" if mib >= 1024 else f"{mib}M"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue, UnknownType
-from trainq.base.units import duration
+from trainq.base.units import duration, size
 from trainq.base.words import did_you_mean, quoted
+from trainq.domain.devices import check_type
 from trainq.domain.keys import check_template, model_key
 from trainq.domain.params import ALIASES, KINDS, ParamSpec, check_name, fit
 
@@ -39,6 +40,10 @@ class TypeSpec(NamedTuple):
     retries: int | None = None
     queue: str | None = None
     gpus: int | None = None
+    gpu_type: str | None = None
+    vram: int | None = None
+    cpus: int | None = None
+    mem: int | None = None
 
 
 DATA_WORDS: Final = ("required", "optional", "none")
@@ -209,6 +214,12 @@ def _time(raw: Any) -> float:
     return seconds
 
 
+def _size(raw: Any) -> int:
+    if not isinstance(raw, str):
+        raise BadValue(f'expected a size such as "18G", got {quoted(raw)}')
+    return size(raw)
+
+
 def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
     def read(raw: Any) -> str:
         if raw not in words:
@@ -232,6 +243,10 @@ _READERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "retries": ("retries", _count),
     "queue": ("queue", _text),
     "gpus": ("gpus", _count),
+    "gpu_type": ("gpu_type", check_type),
+    "vram": ("vram", _size),
+    "cpus": ("cpus", _count),
+    "mem": ("mem", _size),
     "params": ("params", _text),
     "executor": ("executor", _text),
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
-from trainq.domain.job import RETRY_ON, document
+from trainq.domain.documents import document
+from trainq.domain.job import RETRY_ON
 from trainq.domain.states import ENDED
 from trainq.store import reads
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trainq.artifacts.paths import Paths
+    from trainq.ops.why import Why
     from trainq.store.queues import Closed
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
@@ -29,6 +31,7 @@ class View(NamedTuple):
     now: float
     silent_after_s: float
     paused: Mapping[str, Closed] = {}  # queues nobody may claim from
+    why: Why | None = None  # what keeps waiting jobs; None: it was not asked
 
 
 class Details(NamedTuple):
@@ -116,12 +119,14 @@ def tags_of(row: Row) -> list[str]:
 
 
 def reason_of(row: Row, view: View) -> str | None:
-    """The job's reason; a running one whose heartbeat is late is `silent`."""
+    """The job's reason; a running one whose heartbeat is late is `silent`, and what keeps a waiting one is looked up."""
     reason: str | None = row.get("reason")
     if row["state"] == "running" and reason is None and view.now - row["heartbeat_at"] > view.silent_after_s:
         return "silent"
     if row["state"] == "pending" and row["queue"] in view.paused:
         return view.paused[row["queue"]].reason
+    if row["state"] == "pending" and reason is None and view.why is not None:
+        return view.why.verdict(row["lane_id"]).reason
     return reason
 
 
@@ -179,9 +184,16 @@ def _mib(spec: Mapping[str, Any], name: str) -> int | None:
 
 def _request(row: Row, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "gpus": 0, "gpu_type": "cpu", "vram_mib": _mib(spec, "vram"), "cpus": None, "mem_mib": _mib(spec, "mem"),
+        "gpus": spec.get("gpus", 0), "gpu_type": spec.get("gpu_type") if spec.get("gpus") else "cpu",
+        "vram_mib": _mib(spec, "vram"), "cpus": spec.get("cpus"), "mem_mib": _mib(spec, "mem"),
         "time_s": row.get("time_s"), "grace_s": row.get("grace_s"),
+        "on": list(spec.get("on", ())), "not_on": list(spec.get("not_on", ())),
     }  # fmt: skip
+
+
+def gpus_of(row: Row) -> list[str]:
+    """The GPUs it was given, as they stand in `CUDA_VISIBLE_DEVICES`."""
+    return str(row["gpus"]).split(",") if row.get("gpus") else []
 
 
 def _attempt(row: Row) -> dict[str, Any]:
@@ -191,7 +203,7 @@ def _attempt(row: Row) -> dict[str, Any]:
         "worker": row.get("worker"),
         "host": row.get("host"),
         "pid": row.get("pid"),
-        "gpus": [],
+        "gpus": gpus_of(row),
         "claimed_at": time_of(row.get("claimed_at")),
         "started_at": time_of(row.get("started_at")),
         "heartbeat_at": time_of(row.get("heartbeat_at")),
@@ -204,7 +216,7 @@ def _ended_attempt(row: Row) -> dict[str, Any]:
             name: row[name] for name in ("worker", "host", "pid", "state", "reason", "cause", "message", "resumed_from")
         },
         "n": row["attempt"],
-        "gpus": [],
+        "gpus": gpus_of(row),
         "claimed_at": time_of(row["claimed_at"]),
         "started_at": time_of(row["started_at"]),
         "storing_at": time_of(row["storing_at"]),

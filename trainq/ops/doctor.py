@@ -10,7 +10,6 @@ from trainq.base import clock, hosts
 from trainq.base.errors import GateBusy, NotPossible, TimedOut, TrainqError
 from trainq.base.files import is_directory
 from trainq.base.mounts import mount_of
-from trainq.base.setting_rows import NOT_USED
 from trainq.base.units import show_size
 from trainq.base.words import printable
 from trainq.ops.paused import warning
@@ -80,7 +79,6 @@ def _found(name: str, look: Callable[[Queue], Iterator[Check]], queue: Queue) ->
 def _settings(queue: Queue) -> Iterator[Check]:
     changed = [name for name, _, origin in queue.settings.rows() if origin != "default"]
     yield Check("settings", "ok", f"{queue.paths.config}: {len(changed)} not at their default")
-    yield from (Check("settings", "warning", f"{name} is set and not used yet") for name in changed if name in NOT_USED)
 
 
 def _types(queue: Queue) -> Iterator[Check]:

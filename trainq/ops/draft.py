@@ -12,12 +12,13 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.crash import point
-from trainq.base.errors import BadData, BadValue, TrainqError, UnknownQueue, Usage
+from trainq.base.errors import BadData, BadValue, GpuLimit, TrainqError, UnknownQueue, Usage
 from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.domain import environment, fingerprint, params
 from trainq.domain.job import RETRY_ON, DataSet, NewJob
 from trainq.domain.keys import expand_key, model_key
 from trainq.domain.request import IN_SPEC, readable
+from trainq.domain.shape import asked_gpus, encoded, require_type, shape_of
 from trainq.domain.types import find_type
 from trainq.ops.code import Code
 
@@ -95,6 +96,7 @@ def _check(request: Request, shared: Shared) -> Draft:
     cwd = os.path.join(shared.cwd, values["cwd"]) if "cwd" in values else shared.cwd
     code = shared.code.document(cwd, request)
     spec = {"cwd": cwd, **({"code": code} if code else {}), **_spec(request, kind, given, seed, own)}
+    spec |= _needs(values, kind, shared)
     job = NewJob(
         queue=_queue(values, kind, shared),
         name=values.get("name") or readable(_name(request, kind)),
@@ -110,6 +112,7 @@ def _check(request: Request, shared: Shared) -> Draft:
         time_s=values.get("time", None if kind is None else kind.time_s),
         grace_s=values.get("grace"),
         data=tuple(item for item, _ in data.values()),
+        shape=encoded(shape_of(spec)),
     )
     default = "run" if kind is None else "fail"
     on_duplicate = values.get("on_duplicate") or ("return" if job.key else default)
@@ -125,13 +128,7 @@ def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
     if request.type is None:
         return None
     if request.type not in shared.types:
-        kind = find_type(shared.queue.settings, request.type)
-        if kind.gpus:
-            raise BadValue(
-                f"type {kind.name}: gpus = {kind.gpus} is not supported by this version",
-                hint=f"take it out of {shared.queue.paths.config}, or write gpus = 0",
-            )
-        shared.types[request.type] = kind
+        shared.types[request.type] = find_type(shared.queue.settings, request.type)
     return shared.types[request.type]
 
 
@@ -248,6 +245,25 @@ def _spec(
     if values.get("retries") or (kind is not None and kind.retries) or "retry_on" in values:
         spec["retry_on"] = values.get("retry_on", RETRY_ON)
     return spec
+
+
+def _needs(values: Mapping[str, Any], kind: TypeSpec | None, shared: Shared) -> dict[str, Any]:
+    """What it needs of a worker, as far as that is not as it was typed: a type's defaults, and GPUs. Raises BadValue,
+    UnknownGpuType, GpuLimit."""
+    of_type = (
+        {} if kind is None else {name: getattr(kind, name) for name in ("gpus", "gpu_type", "vram", "cpus", "mem")}
+    )
+    if {"gpus", "gpu_type"} & values.keys():  # typed: what else the type says of its GPUs is for others
+        of_type |= {"gpus": None, "gpu_type": None, "vram": None}
+    asked = {name: values.get(name, default) for name, default in of_type.items()} if of_type else values
+    gpus, gpu_type = asked_gpus(asked.get("gpus"), asked.get("gpu_type"), asked.get("vram"))
+    if gpus:
+        require_type(gpu_type, gpus, shared.queue.settings.limits.gpus)
+        most = shared.queue.settings.limits.per_user.get("gpus", gpus)
+        if gpus > most:
+            raise GpuLimit(f"{gpus} GPUs are asked for, and a user may use {most} at once", hint="[limits] per_user")
+    found = {"gpus": gpus, "gpu_type": gpu_type, **{name: asked.get(name) for name in ("vram", "cpus", "mem")}}
+    return {name: value for name, value in found.items() if value}
 
 
 def _add_type(spec: dict[str, Any], kind: TypeSpec) -> None:

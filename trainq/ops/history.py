@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
-from trainq.domain.job import document
+from trainq.domain.documents import document
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import reads
 

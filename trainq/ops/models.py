@@ -9,7 +9,7 @@ from trainq.base.errors import Damaged, NotFound
 from trainq.base.files import status
 from trainq.base.units import rfc3339
 from trainq.base.words import did_you_mean
-from trainq.domain.job import document as document_of
+from trainq.domain.documents import document as document_of
 from trainq.domain.keys import parse_model_ref
 from trainq.domain.params import parse_value
 from trainq.store import models

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotFound
-from trainq.domain.job import document
+from trainq.domain.documents import document
 from trainq.domain.states import ACTIVE, STATES
 from trainq.ops.cards import View, card, details, reason_of
 from trainq.ops.paused import opens, sentence
 from trainq.ops.select import EVERYTHING, select
-from trainq.ops.workers import crew_of, takes
+from trainq.ops.why import Why
 from trainq.store import models, queues, reads
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def _listing(
     one: bool = False,
 ) -> Listing:  # fmt: skip
     view = view_of(queue, tx)
+    if any(row["state"] == "pending" for row in rows):
+        view = view._replace(why=Why(tx, queue))
     jobs: list[dict[str, Any]] = []
     if full:
         more = details(tx, [row["id"] for row in rows])
@@ -141,13 +143,13 @@ def _listing(
         for row in rows:
             row["attempts"] = more.attempts.get(row["id"], [])
         if one and rows:
-            _place(tx, queue, view, rows[0], jobs[0])
+            _place(tx, view, rows[0], jobs[0])
     for row in rows:
         row["reason"] = reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
 
 
-def _place(tx: Transaction, queue: Queue, view: View, row: Row, job: dict[str, Any]) -> None:
+def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any]) -> None:
     """What only a single card shows: the place in the queue, and what a waiting job waits for."""
     if row["state"] == "pending":
         job["position"] = reads.position(tx, row)
@@ -155,10 +157,9 @@ def _place(tx: Transaction, queue: Queue, view: View, row: Row, job: dict[str, A
         if row["queue"] in view.paused:
             row["opens"] = opens(row["queue"])
             job["waiting_for"] = sentence(row["queue"], view.paused[row["queue"]])
-        elif not any(takes(worker, row["queue"]) for worker in crew_of(tx, queue.settings.times.zombie_after)):
-            job["waiting_for"] = "no live worker"
-        else:
-            job["waiting_for"] = f"{ahead} before it" if ahead else "a free slot"
+        elif view.why is not None:
+            verdict = view.why.verdict(row["lane_id"])
+            job["waiting_for"] = f"{ahead} before it" if ahead and verdict.reason != "no_worker" else verdict.text
     elif row["state"] == "held" and row.get("due_at"):
         from trainq.base.units import rfc3339
 

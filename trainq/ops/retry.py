@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
-from trainq.domain.job import document
+from trainq.domain.documents import document
 from trainq.ops import secrets
 from trainq.ops.cancel import may_change
 from trainq.ops.cards import uid_of

@@ -13,7 +13,8 @@ from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import BadData, BadSnapshot, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
-from trainq.domain.job import Submission, document
+from trainq.domain.documents import document
+from trainq.domain.job import Submission
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
 from trainq.ops.queue import require_directories

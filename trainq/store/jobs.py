@@ -11,7 +11,8 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Budget, Claim, Decision, Outcome, Progress, decide, document, grow
+from trainq.domain.documents import document
+from trainq.domain.job import Budget, Claim, Decision, Outcome, Progress, decide, grow
 from trainq.domain.shape import encoded, shape_of
 from trainq.store import lanes
 

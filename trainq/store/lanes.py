@@ -61,6 +61,12 @@ def heads(tx: Transaction, lanes: Iterable[Lane]) -> list[Head]:
     return [Head(*row) for row in tx.named("heads", lanes=numbers)]
 
 
+def of_pending(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
+    """The lanes of those of these jobs that wait."""
+    sql = "SELECT lane_id FROM job WHERE id = ? AND state = 'pending'"
+    return {number: lane_id for number in ids if (lane_id := tx.value(sql, (number,))) is not None}
+
+
 def running(tx: Transaction, lanes: Mapping[int, Lane]) -> list[Running]:
     """What runs anywhere."""
     return [

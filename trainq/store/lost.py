@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.domain.job import Outcome, decide, document
+from trainq.domain.documents import document
+from trainq.domain.job import Outcome, decide
 from trainq.store.jobs import budget_of
 
 if TYPE_CHECKING:

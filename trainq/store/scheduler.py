@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.job import Claimed
     from trainq.domain.offer import Offer
-    from trainq.domain.schedule import Head, Kept
+    from trainq.domain.schedule import Head, Kept, Pick
     from trainq.store.claims import Claimant
     from trainq.store.session import Transaction
 
@@ -40,6 +40,11 @@ class Scheduler:
         self._reserve_after_s = reserve_after_s
         self._newest = 0
         self._lanes: list[Lane] = []  # of its queues
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the end of one job may let another start elsewhere."""
+        return bool(self.rules.gpus or self.rules.per_user) or any(lane.most is not None for lane in self._lanes)
 
     def look(self, tx: Transaction) -> Round:
         """What may be taken in this transaction."""
@@ -76,8 +81,7 @@ class Round:
         self._lanes = known if not closed else [lane for lane in known if lane.queue not in closed]
         rules = scheduler.rules
         by_id = {lane.id: lane for lane in known}
-        is_limited = rules.looks_at_running or any(lane.most is not None for lane in known)
-        self._use = Use(lanes.running(tx, by_id) if is_limited else ())
+        self._use = Use(lanes.running(tx, by_id) if scheduler.is_limited or rules.fair else ())
         self._kept = (
             scheduler.kept if scheduler.kept is not None and jobs.is_pending(tx, scheduler.kept.job_id) else None
         )
@@ -89,9 +93,7 @@ class Round:
 
     def claim(self, who: Claimant, left: Offer) -> Claimed | None:
         """Claim what comes next and fits into what is left; None when nothing does. Raises Unreadable."""
-        found = pick(
-            self._lanes, self._heads, left, self._scheduler.rules, self._use, self._kept, self._scheduler.users
-        )
+        found = self._pick(left)
         if found is None:
             return None
         claimed = claims.claim(self._tx, who, found)
@@ -104,14 +106,19 @@ class Round:
 
     def is_work(self, left: Offer) -> bool:
         """Whether something could be claimed now."""
-        found = pick(
-            self._lanes, self._heads, left, self._scheduler.rules, self._use, self._kept, self._scheduler.users
-        )
+        found = self._pick(left)
         return found is not None and bool(self._heads([found.lane]))
 
     def is_for_me(self) -> bool:
         """Whether something waits that could run here, were everything free and no limit reached."""
-        return bool(self._heads([lane for lane in self.mine() if fits(lane.shape, self._scheduler.offer)]))
+        scheduler = self._scheduler
+        rules = Rules(strict_fifo=scheduler.rules.strict_fifo)
+        found = pick(self._lanes, self._heads, scheduler.offer, rules, Use(), None, scheduler.users)
+        return found is not None and bool(self._heads([found.lane]))
+
+    def _pick(self, left: Offer) -> Pick | None:
+        scheduler = self._scheduler
+        return pick(self._lanes, self._heads, left, scheduler.rules, self._use, self._kept, scheduler.users)
 
     def _heads(self, some: Sequence[Lane]) -> list[Head]:
         return lanes.heads(self._tx, some) if some else []

@@ -34,6 +34,11 @@ ORDER BY eligible_at, id
 -- What runs, as the limits count it: the running are few, and stand first in their index.
 SELECT user_id, lane_id, device FROM job INDEXED BY job_open WHERE state = 'running'
 
+-- name: running_where
+-- The same by worker, with what each has been given.
+SELECT id, worker_id, lane_id, gpus, host, fraction, started_at, claimed_at, CAST(time_s AS REAL) AS time_s
+FROM job INDEXED BY job_open WHERE state = 'running'
+
 -- name: next_waiting
 -- The first of all that wait, lane by lane: no lane is read further than the list is long.
 SELECT id FROM (

@@ -63,6 +63,15 @@ def kept_for(tx: Transaction, but: int, alive_since: float) -> set[int]:
     return {row[0] for row in tx.rows(sql, (but, alive_since))}
 
 
+def given_elsewhere(tx: Transaction, identity: str, but: int) -> set[str]:
+    """The GPUs that other workers of this host have given to their running jobs."""
+    sql = (
+        "SELECT j.gpus FROM job j INDEXED BY job_open JOIN worker w ON w.id = j.worker_id"
+        " WHERE j.state = 'running' AND j.gpus IS NOT NULL AND w.host_identity = ? AND w.id <> ?"
+    )
+    return {one for row in tx.rows(sql, (identity, but)) for one in str(row[0]).split(",")}
+
+
 def leave(tx: Transaction, worker_id: int) -> None:
     """The worker has ended of its own will."""
     tx.rows(

@@ -18,6 +18,7 @@ from trainq import wake
 from trainq.base import clock, hosts, sharing
 from trainq.base.crash import point
 from trainq.base.errors import MadeAnew, NotPossible, TrainqError
+from trainq.domain.offer import offer_document
 from trainq.domain.schedule import Rules
 from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
@@ -29,6 +30,7 @@ from trainq.version import __version__
 from trainq.worker import host, turn
 from trainq.worker.attempt import Attempt
 from trainq.worker.channel import Channel
+from trainq.worker.gpus import Gpus
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
 from trainq.worker.outage import Outage
@@ -89,9 +91,10 @@ class Worker:
             (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, SHARED_START_S)
         )
         self._quarantine = Quarantine()
+        self._is_offer_told = False
         limits, rules = queue.settings.limits, queue.settings.queues
         self._scheduler = Scheduler(
-            options.queues, options.users, host.offer(options.slots, options.devices),
+            options.queues, options.users, host.offer(options.slots),
             Rules(limits.gpus, limits.per_user, rules.fair, rules.strict_fifo), limits.reserve_after,
         )  # fmt: skip
 
@@ -118,13 +121,17 @@ class Worker:
         if self.options.name:
             opened.callback(self._take_name().release)
         opened.callback(self.session.close)
+        self._gpus = Gpus(self.options.devices, avoids=self.queue.settings.worker.foreign_gpus == "avoid")
+        self._take_gpus()
         with self.session.writing() as tx:
             self._id = self._join(tx, None)
             closed = queues.closed(tx)
         point("worker.joined")
+        self._is_offer_told = True
         opened.callback(self._leave)
         self._inbox = Inbox(max(2, self.options.slots))
         opened.callback(self._inbox.close)
+        opened.callback(self._gpus.close)
         self._selector = opened.enter_context(selectors.DefaultSelector())
         self._selector.register(self._inbox, selectors.EVENT_READ, self._hear)
         self._channel = Channel(self._selector, self._said)
@@ -150,6 +157,7 @@ class Worker:
             tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
             pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
             slots=self.options.slots, queues=self.options.queues, worker_id=worker_id, quarantine=self._quarantine.why,
+            offer=offer_document(self._scheduler.offer),
         )  # fmt: skip
 
     def _take_name(self) -> BaseFileLock:
@@ -257,6 +265,7 @@ class Worker:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
             self._channel.listen_again()
+            self._gpus.look(self._inbox.slow, self._take_gpus)
             self._slots.wake_keepers()
             if self._slots.end_strays():
                 self._may_be_work = True
@@ -306,6 +315,12 @@ class Worker:
             asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else {}
         if any(attempt.is_news(asked.get(attempt.claim.job_id)) for attempt in self._attempts()):
             self._beat_at = 0.0
+
+    def _take_gpus(self) -> None:
+        """From now on these are given out, as far as nobody else computes on them."""
+        self._scheduler.offer = self._scheduler.offer._replace(devices=self._gpus.devices)
+        self._is_offer_told = False
+        self._may_be_work = True
 
     def _is_work(self, tx: Transaction) -> bool:
         """Whether something could be claimed now, or promoted."""
@@ -361,6 +376,7 @@ class Worker:
         self._due_at, self._waits = done.next_due, done.waits
         self._ended_uids.clear()
         self._quarantine.is_written = self._quarantine.why is not None
+        self._is_offer_told = self._is_offer_told or beats
         if beats:
             self._beat_at = clock.boot_s() + self._beat_every_s()
         for attempt, flags in done.flags:
@@ -379,7 +395,8 @@ class Worker:
         if any(one.state != "pending" for one in done.found):
             secrets.drop_ended(self.session, self.queue.paths)
         if done.found or any(
-            one.decision is not None and one.decision.state in ("pending", "held") for one in done.settled
+            one.decision is not None and (self._scheduler.is_limited or one.decision.state in ("pending", "held"))
+            for one in done.settled
         ):
             wake.ring(self.queue.paths.bell_number)
 
@@ -406,6 +423,7 @@ class Worker:
         return turn.Wanted(
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity,
             scheduler=self._scheduler, until=options.until,
+            offer=None if self._is_offer_told or not beats else offer_document(self._scheduler.offer),
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
             quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,

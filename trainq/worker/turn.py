@@ -39,6 +39,7 @@ class Wanted(NamedTuple):
     observer: str
     scheduler: Scheduler
     until: str | None  # it ends when nothing waits: idle, empty
+    offer: str | None  # what the worker has to give, unless its row says so
     state: str  # of the worker: idle, busy, draining
     room: int  # how many jobs to claim at most, beyond the slots that this turn frees
     may_claim: int  # and at most so many in all
@@ -84,6 +85,8 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
             _sort_out(tx, attempt, done)
     if wanted.quarantine is not None:
         workers.quarantine(tx, wanted.worker_id, wanted.quarantine)
+    if wanted.offer is not None:
+        workers.offer(tx, wanted.worker_id, wanted.offer)
     if wanted.beats:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.held.extend(held_here(tx))
@@ -106,19 +109,19 @@ def left_of(offer: Offer, attempts: Iterable[Attempt], slots: int) -> Offer:
 
 def _claim(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted, done: Done) -> None:
     """Fill the slots that are free, and those that this turn frees."""
-    scheduler = wanted.scheduler
+    scheduler, offer = wanted.scheduler, _without_given(tx, wanted)
     freed = [one for one in done.settled if one.frees_slot]
     taken = [one.taken for one in attempts if one not in freed]
     room = min(wanted.room + len(freed), wanted.may_claim)
     if wanted.beats and wanted.may_claim > 0:
-        left = free(scheduler.offer, taken)._replace(slots=max(0, room))
+        left = free(offer, taken)._replace(slots=max(0, room))
         scheduler.reserve(tx, wanted.worker_id, left, tx.now - wanted.zombie_after_s)
     if room <= 0:
         return
     look, who = scheduler.look(tx), Claimant(wanted.worker_id, wanted.name, wanted.host)
     for slots in range(room, 0, -1):
         try:
-            claimed = look.claim(who, free(scheduler.offer, taken)._replace(slots=slots))
+            claimed = look.claim(who, free(offer, taken)._replace(slots=slots))
         except Unreadable as error:
             done.unreadable.append(str(error))
             continue
@@ -160,6 +163,15 @@ def _take_in(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> No
     known = [attempt.claim for attempt in attempts]
     for claim in claims.unknown_claims(tx, wanted.worker_id, known):
         jobs.settle(tx, claim, Outcome("drained", error="the worker could not tell that it had claimed it"), Progress())
+
+
+def _without_given(tx: Transaction, wanted: Wanted) -> Offer:
+    """What the worker has to give, without the GPUs that another worker of this host has given to a job."""
+    offer = wanted.scheduler.offer
+    if all(device.is_simulated for device in offer.devices):
+        return offer
+    given = workers.given_elsewhere(tx, wanted.observer, wanted.worker_id)
+    return offer._replace(devices=tuple(device for device in offer.devices if device.id not in given))
 
 
 def mark(done: Done) -> None:

@@ -26,9 +26,6 @@ def base(claimed: Claimed, secrets: Mapping[str, str]) -> dict[str, str]:
     env: dict[str, str] = dict(claimed.environ["env"])
     if claimed.row["user_id"] == os.getuid():
         env.update(restored(os.environ, claimed.environ["dropped"]))
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
-        if name in os.environ:
-            env[name] = os.environ[name]
     env.update(claimed.spec.get("env", {}))
     env.update(secrets)
     return env
@@ -61,11 +58,14 @@ def ours(
         "RESUME_REASON": resume_reason,
         "SOCKET": socket,
         "DEADLINE": None if deadline is None else f"{deadline:.3f}",
+        "GPUS": ",".join(claimed.gpus) or None,
         "WORKER": worker,
         "HOST": hosts.hostname(),
     }
     env = {f"TRAINQ_{name}": text for name, text in given.items() if text is not None}
     env.update(param_variables(params or {}))
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(claimed.gpus)  # empty: none, and nothing of the worker's own shines through
+    env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     for name, path in data.items():
         env[f"TRAINQ_DATA_{name.upper()}" if name else "TRAINQ_DATA"] = path
     return env
