@@ -16,6 +16,7 @@ from trainq.domain.schedule import (
     Head,
     Kept,
     Lane,
+    Lanes,
     Rules,
     Running,
     Use,
@@ -148,18 +149,18 @@ def test_what_fits_passes_what_does_not():
     """Q17: the head needs 8 of 4 GPUs, the second one: it starts; with strict_fifo nothing does."""
     lanes, find = lanes_of(Shape(8), Shape(1)), heads((1, 0, 1), (2, 0, 2))
     left = Offer("h1", 4, gpus(4))
-    found = pick(lanes, find, left, Rules(), Use())
+    found = pick(Lanes(lanes), find, left, Rules(), Use())
     assert found is not None
     assert found.lane.id == 2
     assert found.devices == left.devices[:1]
-    assert pick(lanes, find, left, Rules(strict_fifo=True), Use()) is None
-    assert pick(lanes, heads((1, 0, 2), (2, 0, 1)), left, Rules(strict_fifo=True), Use()).lane.id == 2
+    assert pick(Lanes(lanes), find, left, Rules(strict_fifo=True), Use()) is None
+    assert pick(Lanes(lanes), heads((1, 0, 2), (2, 0, 1)), left, Rules(strict_fifo=True), Use()).lane.id == 2
 
 
 def test_priority_then_the_oldest():
     """E07: the highest priority first, in it the oldest, whatever the shape."""
     lanes, left = lanes_of(PLAIN, Shape(1), Shape(cpus=1)), Offer("h1", 4, gpus(4), 4)
-    assert pick(lanes, heads((1, 0, 1), (2, 5, 9), (3, 5, 8)), left, Rules(), Use()).lane.id == 3
+    assert pick(Lanes(lanes), heads((1, 0, 1), (2, 5, 9), (3, 5, 8)), left, Rules(), Use()).lane.id == 3
 
 
 def test_fair_is_whose_turn_it_is():
@@ -167,9 +168,9 @@ def test_fair_is_whose_turn_it_is():
     lanes = [Lane(1, "default", 1, PLAIN), Lane(2, "default", 2, PLAIN)]
     use = Use([Running(1, 1, None, 3, 0), Running(2, 2, None, 1, 0)])
     left = Offer("h1", 4)
-    assert pick(lanes, heads((1, 0, 1), (2, 0, 2)), left, Rules(fair=True), use).lane.id == 2
-    assert pick(lanes, heads((1, 0, 1), (2, 0, 2)), left, Rules(), use).lane.id == 1
-    assert pick(lanes, heads((1, 1, 1), (2, 0, 2)), left, Rules(fair=True), use).lane.id == 1
+    assert pick(Lanes(lanes), heads((1, 0, 1), (2, 0, 2)), left, Rules(fair=True), use).lane.id == 2
+    assert pick(Lanes(lanes), heads((1, 0, 1), (2, 0, 2)), left, Rules(), use).lane.id == 1
+    assert pick(Lanes(lanes), heads((1, 1, 1), (2, 0, 2)), left, Rules(fair=True), use).lane.id == 1
 
 
 def test_limits_are_by_type_user_and_array():
@@ -183,7 +184,10 @@ def test_limits_are_by_type_user_and_array():
     assert over_user_limit(Lane(1, "default", 2, Shape(1)), rules, use) == "4 GPUs of a user are used at once"
     assert over_user_limit(Lane(1, "default", 2, PLAIN), rules, use) is None
     assert over_user_limit(Lane(3, "default", 3, PLAIN, most=5), rules, use) == "5 of its array run at once"
-    assert pick([Lane(1, "default", 3, Shape(2, "a100"))], heads((1, 0, 1)), Offer("h", 4, gpus(4)), rules, use) is None
+    assert (
+        pick(Lanes([Lane(1, "default", 3, Shape(2, "a100"))]), heads((1, 0, 1)), Offer("h", 4, gpus(4)), rules, use)
+        is None
+    )
 
 
 def test_a_worker_is_kept_for_what_waited_too_long():
@@ -192,13 +196,14 @@ def test_a_worker_is_kept_for_what_waited_too_long():
     kept, offer = Kept(1, big), Offer("h1", 4, gpus(4))
     taken = [Taken(Shape(1), (offer.devices[0].id,))]
     find = heads((1, 0, 1), (2, 0, 2), (3, 0, 3))
-    found = pick([big, small, plain], find, free(offer, taken), Rules(), Use(), kept)
+    found = pick(Lanes([big, small, plain]), find, free(offer, taken), Rules(), Use(), kept)
     assert found is not None
     assert found.lane == plain
     assert (
-        pick([big, small, plain], find, free(offer, [*taken, Taken(PLAIN), Taken(PLAIN)]), Rules(), Use(), kept) is None
+        pick(Lanes([big, small, plain]), find, free(offer, [*taken, Taken(PLAIN), Taken(PLAIN)]), Rules(), Use(), kept)
+        is None
     )
-    started = pick([big, small, plain], find, free(offer, ()), Rules(), Use(), kept)
+    started = pick(Lanes([big, small, plain]), find, free(offer, ()), Rules(), Use(), kept)
     assert started is not None
     assert started.job_id == 1
     assert len(started.devices) == 4
@@ -281,7 +286,9 @@ class Hall:
         while lanes:
             self.reserve(n, lanes)
             left = free(self.offers[n], self.taken[n].values())
-            found = pick(lanes, self.heads_of, left, self.rules, self.use, self.kept.get(n)) if left.slots else None
+            found = (
+                pick(Lanes(lanes), self.heads_of, left, self.rules, self.use, self.kept.get(n)) if left.slots else None
+            )
             if found is None:
                 break
             if found.job_id is None:

@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from trainq.domain.job import Actor, NewJob, Submission
@@ -19,7 +20,7 @@ from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ME = Actor("bench", os.getuid(), "bench")
 ONE = Offer("h", 1)
@@ -36,15 +37,18 @@ def new_root(place: str) -> str:
     return root
 
 
-def fill(queue: Any, count: int, spec: str = SPEC) -> None:
-    """That many pending jobs, by the store's own submit."""
+def fill(queue: Any, count: int, spec: str = SPEC, shapes: Sequence[str] = ("",)) -> None:
+    """That many pending jobs, by the store's own submit; their requests have these shapes in turn."""
     for start in range(0, count, 100_000):
         n = min(100_000, count - start)
         with queue.session.writing() as tx:
             jobs.submit(
                 tx,
                 Submission(f"{time.time_ns()}", ME, 0o22, '{"env":{},"dropped":[]}'),
-                [NewJob("default", "true", spec)] * n,
+                [
+                    NewJob("default", "true", spec, shape=shape)
+                    for _, shape in zip(range(n), cycle(shapes), strict=False)
+                ],
             )
 
 

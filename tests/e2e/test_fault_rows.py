@@ -184,7 +184,7 @@ def test_where_no_directory_can_be_made_the_host_is_to_blame(tq, spoils):
         worker.end()
     cards = [tq.job(job) for job in jobs]
     assert [(card["state"], card["reason"], card["attempt"]["n"]) for card in cards] == [
-        ("pending", "drained", 1), ("pending", None, 0),
+        ("pending", "drained", 1), ("pending", "no_worker", 0),
     ]  # fmt: skip
 
 

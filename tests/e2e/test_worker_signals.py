@@ -47,7 +47,7 @@ def test_int_drains(tq):
         assert worker.end().code == 0
     assert tq.job(first)["state"] == "done"
     assert tq.job(second)["state"] == "pending"
-    assert tq.job(second)["reason"] is None
+    assert tq.job(second)["reason"] == "no_worker"
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

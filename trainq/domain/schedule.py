@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from trainq.domain.shape import Shape
 
 
+REMEMBERED = 1000
+"""Of so many different remainders of a worker it is known which lanes fit."""
+
+
 class Lane(NamedTuple):
     """Jobs that are the same to the scheduler. `most` of an array's tasks may run at once; None: all."""
 
@@ -127,14 +131,33 @@ def closed_models(shape: Shape, models: Iterable[str], rules: Rules, use: Use) -
 
 
 def open_lanes(lanes: Iterable[Lane], left: Offer, rules: Rules, use: Use) -> list[Lane]:
-    """The lanes a job of which fits into what is free and breaks no limit."""
-    models = {device.name for device in left.devices}
+    """Of lanes that fit into what is free those a job of which breaks no limit."""
+    models = {device.name for device in left.devices} if rules.gpus else ()
     return [
         lane
         for lane in lanes
         if over_user_limit(lane, rules, use) is None
-        and fits(lane.shape, left, closed_models(lane.shape, models, rules, use))
+        and (not rules.gpus or fits(lane.shape, left, closed_models(lane.shape, models, rules, use)))
     ]
+
+
+class Lanes:
+    """The lanes of a worker's queues; `mine` are those whose jobs it runs (`users`; None: everybody's). Which of them fit is
+    remembered: what is free on a worker is the same again and again."""
+
+    def __init__(self, lanes: Iterable[Lane], users: Collection[int] | None = None) -> None:
+        self.all = list(lanes)
+        self.mine = [lane for lane in self.all if users is None or lane.user_id in users]
+        self._fitting: dict[Offer, list[Lane]] = {}
+
+    def fitting(self, left: Offer) -> list[Lane]:
+        """Those of mine that fit into what is free, whatever the limits."""
+        known = self._fitting.get(left)
+        if known is None:
+            if len(self._fitting) >= REMEMBERED:
+                self._fitting.clear()
+            known = self._fitting[left] = [lane for lane in self.mine if fits(lane.shape, left)]
+        return known
 
 
 def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[Device, ...]:
@@ -155,41 +178,43 @@ def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Us
 
 
 def pick(
-    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
-    kept: Kept | None = None, users: Collection[int] | None = None,
+    lanes: Lanes, heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
+    kept: Kept | None = None,
 ) -> Pick | None:  # fmt: skip
-    """What to start next on what is free here, None: nothing. `lanes` are those of the worker's queues, `users` whose jobs
-    it runs (None: everybody's); `heads_of` finds the heads of some, leaving out those nobody waits in; `kept` is the job
-    that this worker is kept for. Where one lane alone is open its head is not looked for: there may be none."""
+    """What to start next on what is free here, None: nothing. `heads_of` finds the heads of some lanes, leaving out those
+    nobody waits in; `kept` is the job that this worker is kept for. Where one lane alone is open its head is not looked
+    for: there may be none."""
     if kept is not None:
-        if open_lanes([kept.lane], left, rules, use):
+        if fits(kept.lane.shape, left) and open_lanes([kept.lane], left, rules, use):
             return Pick(kept.lane, kept.job_id, given(kept.lane, left, rules, use))
         left = besides(left, kept.lane.shape)
-    mine = lanes if users is None else [lane for lane in lanes if lane.user_id in users]
-    ready = {lane.id: lane for lane in open_lanes(mine, left, rules, use)}
+    fitting = lanes.fitting(left)
+    ready = open_lanes(fitting, left, rules, use) if fitting else fitting
     if not ready:
         return None
-    whose = {lane.id: lane.user_id for lane in lanes}
     if rules.strict_fifo:
-        heads = [one for one in _heads_by_queue(lanes, heads_of, whose, rules, use) if one.lane_id in ready]
+        open_ids = {lane.id for lane in ready}
+        heads = [one for one in _heads_by_queue(lanes.all, heads_of, rules, use) if one.lane_id in open_ids]
     elif len(ready) == 1:
-        (lane,) = ready.values()
-        return Pick(lane, None, given(lane, left, rules, use))
+        return Pick(ready[0], None, given(ready[0], left, rules, use))
     else:
-        heads = list(heads_of([*ready.values()]))
-    head = first(heads, whose, rules, use)
-    return None if head is None else Pick(ready[head.lane_id], None, given(ready[head.lane_id], left, rules, use))
+        heads = list(heads_of(ready))
+    head = first(heads, {lane.id: lane.user_id for lane in ready} if rules.fair else {}, rules, use)
+    if head is None:
+        return None
+    lane = next(one for one in ready if one.id == head.lane_id)
+    return Pick(lane, None, given(lane, left, rules, use))
 
 
 def _heads_by_queue(
-    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], users: Mapping[int, int], rules: Rules,
-    use: Use,
-) -> list[Head]:  # fmt: skip
+    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], rules: Rules, use: Use
+) -> list[Head]:
     """The one job of each queue that may be started where nothing passes another."""
-    queues = {lane.id: lane.queue for lane in lanes}
+    by_id = {lane.id: lane for lane in lanes}
     by_queue: dict[str, list[Head]] = {}
     for head in heads_of(lanes):
-        by_queue.setdefault(queues[head.lane_id], []).append(head)
+        by_queue.setdefault(by_id[head.lane_id].queue, []).append(head)
+    users = {lane.id: lane.user_id for lane in lanes}
     return [one for some in by_queue.values() if (one := first(some, users, rules, use)) is not None]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.domain.offer import fits
-from trainq.domain.schedule import Lane, Rules, Running, Use, pick, to_keep_for
+from trainq.domain.schedule import Lane, Lanes, Rules, Running, Use, pick, to_keep_for
 from trainq.store import claims, jobs, lanes, queues, workers
 
 if TYPE_CHECKING:
@@ -39,20 +39,19 @@ class Scheduler:
         self.kept: Kept | None = None
         self._reserve_after_s = reserve_after_s
         self._newest = 0
-        self._lanes: list[Lane] = []  # of its queues
+        self._lanes = Lanes((), users)  # of its queues
 
     @property
     def is_limited(self) -> bool:
         """Whether the end of one job may let another start elsewhere."""
-        return bool(self.rules.gpus or self.rules.per_user) or any(lane.most is not None for lane in self._lanes)
+        return bool(self.rules.gpus or self.rules.per_user) or any(lane.most is not None for lane in self._lanes.all)
 
     def look(self, tx: Transaction) -> Round:
         """What may be taken in this transaction."""
-        for row in lanes.newer(tx, self._newest):
-            self._newest = row[0]
-            lane = lanes.lane_of(row)
-            if lane is not None and lane.queue in self.names:
-                self._lanes.append(lane)
+        rows = lanes.newer(tx, self._newest)
+        if rows:
+            found = [lane for row in rows if (lane := lanes.lane_of(row)) is not None and lane.queue in self.names]
+            self._newest, self._lanes = rows[-1][0], Lanes([*self._lanes.all, *found], self.users)
         return Round(tx, self, self._lanes)
 
     def reserve(self, tx: Transaction, worker_id: int, left: Offer, alive_since: float) -> None:
@@ -61,7 +60,9 @@ class Scheduler:
         if self.kept is not None and jobs.is_pending(tx, self.kept.job_id):
             return
         was, self.kept = self.kept, None
-        mine = [lane for lane in self.look(tx).mine() if fits(lane.shape, self.offer) and not fits(lane.shape, left)]
+        mine = [
+            lane for lane in self.look(tx).lanes.mine if fits(lane.shape, self.offer) and not fits(lane.shape, left)
+        ]
         if mine:
             overdue = lanes.overdue(tx, mine, self._reserve_after_s)
             self.kept = to_keep_for(
@@ -74,22 +75,18 @@ class Scheduler:
 class Round:
     """The look of one transaction. What it claims is counted at once, so that the next claim of it knows."""
 
-    def __init__(self, tx: Transaction, scheduler: Scheduler, known: Sequence[Lane]) -> None:
+    def __init__(self, tx: Transaction, scheduler: Scheduler, known: Lanes) -> None:
         self._tx = tx
         self._scheduler = scheduler
         closed = queues.closed(tx)
-        self._lanes = known if not closed else [lane for lane in known if lane.queue not in closed]
-        rules = scheduler.rules
-        by_id = {lane.id: lane for lane in known}
-        self._use = Use(lanes.running(tx, by_id) if scheduler.is_limited or rules.fair else ())
+        self.lanes = known
+        if closed:
+            self.lanes = Lanes([lane for lane in known.all if lane.queue not in closed], scheduler.users)
+        is_asked = scheduler.is_limited or scheduler.rules.fair
+        self._use = Use(lanes.running(tx, {lane.id: lane for lane in known.all}) if is_asked else ())
         self._kept = (
             scheduler.kept if scheduler.kept is not None and jobs.is_pending(tx, scheduler.kept.job_id) else None
         )
-
-    def mine(self) -> list[Lane]:
-        """The lanes of the queues and users that are served."""
-        users = self._scheduler.users
-        return [lane for lane in self._lanes if users is None or lane.user_id in users]
 
     def claim(self, who: Claimant, left: Offer) -> Claimed | None:
         """Claim what comes next and fits into what is left; None when nothing does. Raises Unreadable."""
@@ -113,12 +110,12 @@ class Round:
         """Whether something waits that could run here, were everything free and no limit reached."""
         scheduler = self._scheduler
         rules = Rules(strict_fifo=scheduler.rules.strict_fifo)
-        found = pick(self._lanes, self._heads, scheduler.offer, rules, Use(), None, scheduler.users)
+        found = pick(self.lanes, self._heads, scheduler.offer, rules, Use())
         return found is not None and bool(self._heads([found.lane]))
 
     def _pick(self, left: Offer) -> Pick | None:
         scheduler = self._scheduler
-        return pick(self._lanes, self._heads, left, scheduler.rules, self._use, self._kept, scheduler.users)
+        return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self._kept)
 
     def _heads(self, some: Sequence[Lane]) -> list[Head]:
         return lanes.heads(self._tx, some) if some else []
