@@ -6,7 +6,7 @@ import pytest
 from store_builders import BACKENDS, claim_next, dump, history, is_work, job_row, new_job, put, settle, take
 
 from trainq.domain.job import Decision, Outcome, Progress
-from trainq.store import jobs, queues
+from trainq.store import jobs, pruning, queues
 
 FAILED = Decision("errored", "exit", "user")
 QUICK = Outcome("exit", 1, quick=True)
@@ -35,9 +35,9 @@ def paused(session):
         return queues.paused(tx)
 
 
-def pause(session, name, reason="queue_paused", by="ann"):
+def pause(session, name, reason="queue_paused", by="ann", message=None):
     with session.writing() as tx:
-        return queues.pause(tx, name, reason, by)
+        return queues.pause(tx, name, reason, by, message)
 
 
 def resume(session, name):
@@ -117,6 +117,33 @@ class TestQueues:
         assert dump(session) == before
         assert count(session, *[(FAILED, QUICK)] * 4) == [False] * 4
         assert paused(session) == {"default": "queue_paused"}
+
+    def test_who_paused_it_when_and_what_for(self, session):
+        """Q59: kept with the queue until it is opened, and not written over by the next."""
+        with session.reading() as tx:
+            before = tx.now
+        assert pause(session, "a", message="new drivers")
+        assert not pause(session, "a", by="bob", message="for fun")
+        with session.reading() as tx:
+            one = queues.closed(tx)["a"]
+            assert (one.reason, one.failures, one.by, one.message) == ("queue_paused", 0, "ann", "new drivers")
+            assert before <= one.at <= tx.now
+        resume(session, "a")
+        pause(session, "a", by="bob")
+        with session.reading() as tx:
+            one = queues.closed(tx)["a"]
+        assert (one.by, one.message) == ("bob", None)
+
+    def test_which_queues_have_jobs(self, session):
+        """Q59: those of any state, until the last is pruned."""
+        put(session, new_job(queue="a"), new_job(queue="b"))
+        settle(session, take(session, queues=("a",)).claim)
+        with session.reading() as tx:
+            assert queues.with_jobs(tx) == {"a", "b"}
+        with session.writing() as tx:
+            pruning.retire(tx, [1])
+        with session.reading() as tx:
+            assert queues.with_jobs(tx) == {"b"}
 
     def test_a_count_below_the_breaker_does_not_pause(self, session):
         """A row that only counts is an open queue, to claims too."""

@@ -152,6 +152,14 @@ def test_a_retry(tq):
     assert tq.state(number) == "done"
 
 
+def test_a_queue_that_is_paused(tq):
+    """Q59: paused, and the bell is rung."""
+    before = rung(tq)
+    assert items(hidden(tq, 1, "pause", "--all", "--json")) == [("default", "paused")]
+    assert rung(tq) != before
+    assert tq.ok("pause", "--all").out == "default already is paused\n"
+
+
 def test_a_queue_that_is_opened_and_a_worker_that_is_let_out(tq):
     """E13: resumed, and cleared; the bell is rung."""
     queue = open_queue(tq.root)

@@ -19,7 +19,7 @@ def run(
     all_: Annotated[bool, typer.Option("--all", help="every paused queue")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
 ) -> Answer:
-    """Let workers claim again from a queue that the breaker has paused."""
+    """Let workers claim again from a queue that people or the breaker have paused."""
     from trainq.ops.resume import resume
 
     done = resume(line_of(ctx).open_queue(), queue or [], all_=all_, dry_run=dry_run)

@@ -253,7 +253,7 @@ def _paused(facts: dict[str, Any]) -> str:
     from trainq.ops.paused import warning
     from trainq.store.queues import Closed
 
-    return warning(facts["queue"], Closed(facts["reason"], facts["failures"]))
+    return warning(facts["queue"], Closed(**{name: facts[name] for name in Closed._fields if name in facts}))
 
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -12,7 +12,13 @@ def sentence(name: str, closed: Closed) -> str:
     """Which queue is paused, and why."""
     if closed.reason == "breaker":
         return f"queue {name} is paused by the breaker after {closed.failures} failures in a row"
-    return f"queue {name} is paused"
+    from trainq.base import clock
+    from trainq.base.units import local_short
+    from trainq.base.words import printable
+
+    who = f" by {printable(closed.by)}" if closed.by else ""
+    since = "" if closed.at is None else f" since {local_short(closed.at, clock.now())}"
+    return f"queue {name} is paused{who}{since}" + (f": {printable(closed.message)}" if closed.message else "")
 
 
 def opens(name: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq import wake
-from trainq.base.errors import NoSelector, NotFound
-from trainq.base.setting_rows import DEFAULT_QUEUE
+from trainq.base.errors import NoSelector
 from trainq.ops.change import Change
+from trainq.ops.pause import chosen
 from trainq.ops.sure import surely
 from trainq.store import queues
 
@@ -25,16 +25,10 @@ def resume(queue: Queue, names: Sequence[str], *, all_: bool = False, dry_run: b
     """
     if not names and not all_:
         raise NoSelector("resume: which queue?", hint="trainq resume --queue Q, or --all")
-    known = {DEFAULT_QUEUE, *queue.settings.queues.names}
-    for name in names:
-        if name not in known:
-            raise NotFound(
-                f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}", hint="trainq resume --all"
-            )
 
     def decide(tx: Transaction) -> list[Change]:
         closed = queues.paused(tx)
-        wanted = dict.fromkeys([*names, *(sorted(closed) if all_ else ())])
+        wanted = dict.fromkeys([*chosen(tx, queue, names, "resume"), *(sorted(closed) if all_ else ())])
         return [Change(name, "resumed" if name in closed else "already") for name in wanted]
 
     def open_(tx: Transaction) -> list[Change]:

@@ -10,10 +10,14 @@ if TYPE_CHECKING:
 
 
 class Closed(NamedTuple):
-    """A paused queue: the word that says why (breaker or queue_paused), and its quick failures in a row."""
+    """A paused queue: the word that says why (breaker or queue_paused), its quick failures in a row; of one that people
+    have paused, who, when and what for."""
 
     reason: str
     failures: int
+    by: str | None = None
+    at: float | None = None
+    message: str | None = None
 
 
 def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, breaker: int) -> bool:
@@ -32,19 +36,20 @@ def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, 
     return pause(tx, name, "breaker", None)
 
 
-def pause(tx: Transaction, name: str, reason: str, by: str | None) -> bool:
+def pause(tx: Transaction, name: str, reason: str, by: str | None, message: str | None = None) -> bool:
     """Stop claims from a queue; false if it was paused already."""
     sql = (
-        "INSERT INTO queue(name, paused_at, paused_by, reason) VALUES(?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
-        " paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason WHERE paused_at IS NULL"
+        "INSERT INTO queue(name, paused_at, paused_by, reason, message) VALUES(?, ?, ?, ?, ?) ON CONFLICT(name) DO UPDATE"
+        " SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason,"
+        " message = excluded.message WHERE paused_at IS NULL"
     )
-    return tx.changed(sql, (name, tx.now, by, reason)) > 0
+    return tx.changed(sql, (name, tx.now, by, reason, message)) > 0
 
 
 def resume(tx: Transaction, name: str) -> bool:
     """Open a queue again, the breaker's count at 0; false if it was open."""
     sql = (
-        "UPDATE queue SET paused_at = NULL, paused_by = NULL, reason = NULL, quick_failures = 0"
+        "UPDATE queue SET paused_at = NULL, paused_by = NULL, reason = NULL, message = NULL, quick_failures = 0"
         " WHERE name = ? AND paused_at IS NOT NULL"
     )
     return tx.changed(sql, (name,)) > 0
@@ -57,5 +62,13 @@ def paused(tx: Transaction) -> dict[str, str]:
 
 def closed(tx: Transaction) -> dict[str, Closed]:
     """The paused queues by name."""
-    sql = "SELECT name, reason, quick_failures FROM queue WHERE paused_at IS NOT NULL ORDER BY name"
-    return {row[0]: Closed(row[1], row[2]) for row in tx.rows(sql)}
+    sql = (
+        "SELECT name, reason, quick_failures, CAST(paused_by AS TEXT), CAST(paused_at AS REAL), CAST(message AS TEXT)"
+        " FROM queue WHERE paused_at IS NOT NULL ORDER BY name"
+    )
+    return {row[0]: Closed(*row[1:]) for row in tx.rows(sql)}
+
+
+def with_jobs(tx: Transaction) -> set[str]:
+    """The queues that have jobs, whatever their state."""
+    return {row[0] for row in tx.rows("SELECT queue FROM count GROUP BY queue HAVING sum(n) > 0")}

@@ -258,6 +258,7 @@ CREATE TABLE queue(
   paused_at REAL,
   paused_by TEXT,
   reason TEXT,
+  message TEXT,
   quick_failures INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 

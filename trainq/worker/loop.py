@@ -150,7 +150,7 @@ class Worker:
         self._teller.say("started", slots=self.options.slots, queues=list(self.options.queues), pid=os.getpid())
         for name in self.options.queues:  # a worker that takes nothing from a queue says why, once
             if name in closed:
-                self._teller.say("queue paused", queue=name, reason=closed[name].reason, failures=closed[name].failures)
+                self._teller.say("queue paused", queue=name, **closed[name]._asdict())
 
     def _join(self, tx: Transaction, worker_id: int | None) -> int:
         return workers.join(
