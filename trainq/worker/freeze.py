@@ -5,7 +5,7 @@ new and nothing gone. What must stay true:
 - Complete means that no thread of the job runs, except in the kernel with a STOP waiting for it.
 - What had stopped before is not continued by `thaw`.
 - A process that holds the queue's lock runs on until it has let go of it, or all other workers would wait.
-- What still moves when the bound is over is killed.
+- What still moves when the bound is over is killed; without a bound nothing is.
 
 Part of the keeper's program: it imports nothing of trainq but its siblings there, and little else.
 """
@@ -25,6 +25,7 @@ else:  # The public module adds `enum`.
     import _signal as signal
 
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.001, 0.05
+PATIENCE_MOST_S = 15.0
 THAW_PASSES = 20
 
 
@@ -57,7 +58,7 @@ class Freeze:
         """One pass; the next one should come after `pause_s`."""
         late = boot_s() >= self.since + self.bound_s
         self.let_on = self.let_on & lock_holders(self.locks) if self.let_on and not late else set()
-        patient = boot_s() < self.since + self.bound_s / 2
+        patient = boot_s() < self.since + min(self.bound_s / 2, PATIENCE_MOST_S)
         seen, moving = set(), bool(self.let_on)
         closed: set[int] = set()
         for pid, parent, now in walk(closed=closed):

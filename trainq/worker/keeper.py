@@ -9,6 +9,8 @@ serves one slot, one job at a time, and talks to the worker over its own socket,
     thaw                                                    empty KILLED
     lease UNTIL_BOOT_S BOUND_S                              frozen KILLED
     locks MAJOR:MINOR:INODE ...                             thawed FROZEN_S
+    pause
+    resume
 
 What must stay true:
 - Each keeper is a child subreaper, so what a job leaves behind becomes its keeper's child and nobody else's.
@@ -18,6 +20,8 @@ What must stay true:
 - When the lease has passed the job is frozen, whatever the worker does. From then on no process of it is continued
   until the worker has given a new lease and said what to do: it ends where it stands, or goes on, with what was left
   of its grace if it had been asked to end.
+- A pause freezes as well, but is no doubt: nothing is killed for moving, and a stop with a grace ends it. Paused and
+  without a lease, a job goes on only when both are over, whichever is first.
 - If the worker is gone (end of the socket) the job is killed at once and the keeper exits. If the keeper is
   gone the job's main process dies by its parent-death signal; the rest falls to the worker, also a subreaper.
 - Nothing under the queue's root is open here: the working directory is `/`, and the log's descriptors are
@@ -92,6 +96,8 @@ class Keeper:
         self.terminated: dict[int, int] = {}  # pid -> start of those that had their TERM
         self.killed: set[int] = set()
         self.freeze: Freeze | None = None  # from the first STOP to the thaw or the end
+        self.fenced = False  # frozen since the lease has passed, and not let on since
+        self.paused = False  # frozen since people want it
 
     def run(self) -> None:
         """Serve the worker until it is gone and nothing of the job is left."""
@@ -148,6 +154,10 @@ class Keeper:
             self.locks = frozenset(rest)
         elif verb == b"thaw":
             self.thaw()
+        elif verb == b"pause":
+            self.pause()
+        elif verb == b"resume":
+            self.resume()
         elif not words:
             self.worker_gone = True
             self.poller.unregister(self.line.fileno())
@@ -230,11 +240,14 @@ class Keeper:
     def stop(self, grace_s: float) -> None:
         """The worker's wish: one TERM now, KILL after the grace; said again it can only shorten the grace.
 
-        What is frozen is killed where it stands: it may not even save its work, since another copy may run by now.
+        What was frozen for its lease is killed where it stands: it may not even save its work, since another copy may
+        run by now. What is only paused goes on, to act on its TERM.
         """
         if not self.busy:
             return
-        if self.freeze is not None:
+        if grace_s > 0:
+            self.resume()
+        if self.fenced:
             grace_s = 0.0
         self.kill_within(grace_s)
         self.insisting = self.insisting or grace_s <= 0
@@ -286,10 +299,20 @@ class Keeper:
 
     def fence_if_due(self) -> None:
         """Freeze the job if the lease has passed; a job that is being killed needs it no more."""
-        if self.busy and self.freeze is None and not self.insisting and boot_s() >= self.lease_until:
-            self.freeze = Freeze(self.bound_s, self.locks)
-            if self.kill_at is not None and self.main:
-                self.left_s, self.kill_at = self.kill_at - time.monotonic(), None
+        if not self.busy or self.fenced or self.insisting or boot_s() < self.lease_until:
+            return
+        self.fenced = True
+        if self.freeze is None:
+            self.begin_freeze(self.bound_s)
+        else:  # paused, and from now on whatever moves is one too many
+            self.freeze.bound_s = self.bound_s
+            self.freeze.again()
+
+    def begin_freeze(self, bound_s: float) -> None:
+        """Stop the job from now on; its grace, if it has one, stands still with it."""
+        self.freeze = Freeze(bound_s, self.locks)
+        if self.kill_at is not None and self.main:
+            self.left_s, self.kill_at = self.kill_at - time.monotonic(), None
 
     def freezing(self) -> Freeze | None:
         """The freeze that has more to do, if any."""
@@ -311,7 +334,32 @@ class Keeper:
 
     def thaw(self) -> None:
         """The worker's wish: let the job go on, but never without a lease."""
-        if self.freeze is None or self.insisting or boot_s() >= self.lease_until:
+        if not self.fenced or self.insisting or boot_s() >= self.lease_until:
+            return
+        self.fenced = False
+        self.go_on_if_free()
+
+    def pause(self) -> None:
+        """The worker's wish, for people: freeze the job, however long that takes, until `resume`."""
+        if self.paused or not self.main or self.insisting:
+            return
+        self.paused = True
+        if self.freeze is None:
+            self.begin_freeze(NEVER)
+
+    def resume(self) -> None:
+        """The pause is over."""
+        if self.paused and not self.insisting:
+            self.fence_if_due()
+            self.paused = False
+            self.go_on_if_free()
+
+    def go_on_if_free(self) -> None:
+        """Thaw the job unless there is another reason left to keep it frozen."""
+        if self.freeze is None or self.fenced:
+            return
+        if self.paused:
+            self.freeze.bound_s = NEVER
             return
         self.freeze.thaw()
         self.killed |= self.freeze.killed.keys()

@@ -94,7 +94,7 @@ class Keeper:
     """One slot. A job is Started, Exited, Empty, or Failed; the next may be started after Empty or Failed.
 
     Between its start and Empty a job may be Frozen and Thawed, any number of times; a job that ends while it is frozen
-    is not Thawed. Frozen comes when the lease has passed. A word to a keeper that is gone, or does not listen, is lost
+    is not Thawed. Frozen comes when the lease has passed, and after a pause. A word to a keeper that is gone, or does not listen, is lost
     in silence: that it is gone is what `events` tells, and it tells it soon.
     """
 
@@ -125,7 +125,7 @@ class Keeper:
         """End the job: one TERM to each of its processes, KILL after `grace_s` seconds (0: at once).
 
         Said again it can only shorten the grace, which stands still while the job is frozen. Without a job it does
-        nothing. A frozen one is killed where it stands, without a grace.
+        nothing. One frozen for its lease is killed where it stands, without a grace; one that is paused goes on.
         """
         self._say(b"stop %f" % max(0.0, grace_s))
 
@@ -140,11 +140,21 @@ class Keeper:
         self._say(b"lease %f %f" % (until_boot_s, max(0.0, bound_s)))
 
     def thaw(self) -> None:
-        """Let a frozen job go on; the answer is Thawed. If the lease has passed, or nothing is frozen: no answer.
+        """Let a frozen job go on; the answer is Thawed. If the lease has passed, the job is paused, or nothing is
+        frozen: no answer.
 
         What had stopped itself before the freeze stays stopped.
         """
         self._say(b"thaw")
+
+    def pause(self) -> None:
+        """Freeze the job until `resume`, whatever becomes of the lease; the answer is Frozen. Without a bound: nothing is
+        killed for being slow. Without a job, or to one that is being killed, it does nothing."""
+        self._say(b"pause")
+
+    def resume(self) -> None:
+        """The pause is over; the answer is Thawed, when the lease is good."""
+        self._say(b"resume")
 
     def locks(self, names: Collection[str]) -> None:
         """Files (see `lock_name`) that no process may be frozen with a write lock on: it runs on until it lets go.
