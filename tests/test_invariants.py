@@ -23,6 +23,7 @@ ROWS = {
     "job.claim": "UPDATE job SET stage = NULL WHERE state = 'running'",
     "job.end": "UPDATE job SET ended_at = NULL WHERE id = 1",
     "job.cancel": "UPDATE job SET cancel_at = 1 WHERE state = 'pending'",
+    "job.freeze": "UPDATE job SET freeze_at = 1 WHERE state = 'running'",
     "job.costs": "UPDATE job SET system_used = 99 WHERE id = 1",
     "job.parts": "DELETE FROM spec WHERE job_id = 1",
     "job.data": "DELETE FROM data",

@@ -144,7 +144,8 @@ def test_hot_statements_walk_their_partial_index(session, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["beat", "held_by", "done", "finish", "expire", "retry", "cancel_waiting", "cancel_running"]
+    "name",
+    ["beat", "held_by", "done", "finish", "expire", "retry", "cancel_waiting", "cancel_running", "freeze", "thaw"],
 )
 def test_writes_for_one_job_find_it_by_its_id(session, name):
     """A verb on one job is one step down the table, however many jobs there are."""

@@ -40,7 +40,7 @@ from trainq.domain.job import Claim, Decision, Outcome, Progress
 from trainq.domain.states import USER_CAUSES
 from trainq.store import checkpoints, claims, jobs, lanes, lost, models, pruning, reads, workers
 from trainq.store.checkpoints import NewCheckpoint
-from trainq.store.jobs import LostClaim
+from trainq.store.jobs import Flags, LostClaim
 from trainq.store.lost import Held
 
 FAILED = Outcome("exit", 3, None, "exit 3\nlast line")
@@ -399,7 +399,7 @@ print(json.dumps(claimed))
         claim = take(session).claim
         with session.writing() as tx:
             told = Progress(0.25, 5, 20, "five", 2, 3, "training", 7, 2.0, None)
-            assert jobs.beat(tx, claim, told) == (False, None)
+            assert jobs.beat(tx, claim, told) == Flags()
             started = tx.value("SELECT started_at FROM job")
             assert started == pytest.approx(tx.now - 2.0)
         with session.writing() as tx:
@@ -416,15 +416,15 @@ print(json.dumps(claimed))
         put(session)
         claim = take(session).claim
         with session.writing() as tx:
-            assert jobs.asked_to_stop(tx, 1) == {}
+            assert jobs.asked_of(tx, 1) == {}
             assert jobs.request_cancel(tx, 1, "ann", grace_s=3.0, message="why") == "canceling"
-            assert jobs.beat(tx, claim, NOTHING) == (True, 3.0)
+            assert jobs.beat(tx, claim, NOTHING) == Flags(True, 3.0)
             assert jobs.request_cancel(tx, 1, "bob", grace_s=0.0, message=None) == "canceling"
-            assert jobs.beat(tx, claim, NOTHING) == (True, 0.0)
-            assert jobs.asked_to_stop(tx, 1) == {1: (0.0,)}
+            assert jobs.beat(tx, claim, NOTHING) == Flags(True, 0.0)
+            assert jobs.asked_of(tx, 1) == {1: Flags(True, 0.0)}
             assert jobs.request_cancel(tx, 1, "cid", grace_s=None, message=None) == "canceling"
-            assert jobs.asked_to_stop(tx, 1) == {1: (0.0,)}
-            assert jobs.asked_to_stop(tx, 2) == {}
+            assert jobs.asked_of(tx, 1) == {1: Flags(True, 0.0)}
+            assert jobs.asked_of(tx, 2) == {}
         assert [row["reason"] for row in history(session, 1)] == [None, None, "canceling"]
         row = job_row(session, 1)
         assert (row["cancel_by"], row["message"]) == ("ann", "why")
@@ -718,7 +718,7 @@ print(json.dumps(claimed))
             assert jobs.retry(tx, 1, "ann") is True
         claim = take(session).claim
         with session.writing() as tx:
-            assert jobs.beat(tx, claim, NOTHING) == (False, None)
+            assert jobs.beat(tx, claim, NOTHING) == Flags()
         assert settle(session, claim).state == "done"
 
     @pytest.mark.parametrize("state", ["pending", "running", "done", "held", "unknown"])

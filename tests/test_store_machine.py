@@ -31,7 +31,7 @@ from trainq.base import clock
 from trainq.base.errors import TrainqError
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, MOVES
-from trainq.store import checkpoints, jobs, lost, pruning, queues
+from trainq.store import checkpoints, freezes, jobs, lost, pruning, queues
 from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
 from trainq.store.statements import NAMED, numbered
@@ -68,6 +68,7 @@ class Job:
         self.due = False
         self.version = None
         self.gone = False
+        self.frozen = False
         self.saved = {}  # checkpoint: the attempt that committed it
 
     def held_by(self, claim):
@@ -190,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         number = min(waiting, key=lambda n: (-self.jobs[n].priority, n))
         job = self.jobs[number]
-        job.state, job.worker, job.attempt, job.beat = "running", worker, job.attempt + 1, 0
+        job.state, job.worker, job.attempt, job.beat, job.frozen = "running", worker, job.attempt + 1, 0, False
         assert claimed.claim == Claim(number, job.attempt, worker)
         assert claimed.checkpoints == tuple((n, "00" * 32) for n in sorted(job.saved))
         self.claims.append(claimed.claim)
@@ -246,6 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
             job = self.jobs[claim.job_id]
             job.beat += 1
             assert flags.cancel == job.budget.cancel_requested
+            assert flags.frozen_by == ("ann" if job.frozen else None)
 
     @precondition(lambda self: self.claims)
     @rule(pick=anything, how=hows, cause=st.sampled_from(CAUSES))
@@ -398,6 +400,20 @@ class StoreMachine(RuleBasedStateMachine):
         with self.session.writing() as tx:
             pruning.retire(tx, [n for n, job in self.jobs.items() if job.state in ACTIVE])
 
+    def freeze_or_thaw(self, pick):
+        number = pick // 2 % len(self.jobs) + 1
+        job = self.jobs[number]
+        may = job.state == "running" and not job.budget.cancel_requested
+        with self.session.writing() as tx:
+            before = dump_in(tx)
+            if pick % 2:
+                said, expected = freezes.request_freeze(tx, number, "ann", None), may and not job.frozen
+            else:
+                said, expected = freezes.request_thaw(tx, number, "bob"), may and job.frozen
+            assert said == expected
+            assert said or dump_in(tx) == before
+        job.frozen ^= said
+
     def pause_or_resume(self, pick):
         name = QUEUES[pick % 2]
         with self.session.writing() as tx:
@@ -413,7 +429,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.session.close()
         self.session = self.place.session()
 
-    @rule(what=st.sampled_from(["promote", "promote", "again", "retire", "reopen", "queue", "queue"]), pick=anything)
+    @rule(
+        what=st.sampled_from(["promote", "promote", "again", "retire", "reopen", "queue", "queue", "freeze", "freeze"]),
+        pick=anything,
+    )
     def keep_house(self, what, pick):
         """What needs no rule of its own; the fewer rules, the more often each comes."""
         match what:
@@ -425,6 +444,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.retire_everything()
             case "queue":
                 self.pause_or_resume(pick)
+            case "freeze":
+                self.freeze_or_thaw(pick)
             case "reopen":
                 self.reopen()
 
@@ -458,7 +479,8 @@ class StoreMachine(RuleBasedStateMachine):
             if job.state == "running":
                 assert (row["worker_id"], row["beat"]) == (job.worker, job.beat)
                 assert row["heartbeat_at"] is not None
-                assert row["reason"] == ("canceling" if job.budget.cancel_requested else None)
+                asked = "canceling" if job.budget.cancel_requested else "frozen" if job.frozen else None
+                assert row["reason"] == asked
                 assert (row["cancel_at"] is not None) == job.budget.cancel_requested
         for number, row in past.items():
             assert (row["state"], row["attempt"]) == (self.jobs[number].state, self.jobs[number].attempt)
@@ -473,7 +495,7 @@ class StoreMachine(RuleBasedStateMachine):
             job = self.jobs[number]
             assert [row["n"] for row in steps] == list(range(1, len(steps) + 1))
             assert steps[0]["state"] == "pending"
-            moves = [row for row in steps if row["reason"] != "canceling"]
+            moves = [row for row in steps if row["reason"] not in ("canceling", "frozen", "resumed")]
             assert all(new["state"] in MOVES[old["state"]] for old, new in pairwise(moves))
             assert all(old["attempt"] <= new["attempt"] for old, new in pairwise(steps))
             assert steps[-1]["state"] == moves[-1]["state"] == job.state

@@ -176,7 +176,7 @@ class TestQueues:
         assert settle(session, failing, QUICK).state == "held"
         with session.writing() as tx:
             jobs.promote(tx)
-            assert jobs.beat(tx, running, Progress(step=1)) == (False, None)
+            assert jobs.beat(tx, running, Progress(step=1)) == jobs.Flags()
         assert settle(session, running).state == "done"
         assert job_row(session, 1)["state"] == "pending"
         assert put(session) == [3]

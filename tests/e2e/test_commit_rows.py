@@ -160,6 +160,20 @@ def test_a_queue_that_is_paused(tq):
     assert tq.ok("pause", "--all").out == "default already is paused\n"
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_job_that_is_to_stand_still(tq, verb):
+    """E08: the flag stands in its row, and the bell is rung."""
+    number = tq.submit("slow")
+    with tq.worker():
+        until(lambda: tq.state(number) == "running")
+        if verb == "resume":
+            tq.ok("pause", number)
+        before = rung(tq)
+        assert items(hidden(tq, 1, verb, number, "--json")) == [(number, f"{verb}d")]
+        assert rung(tq) != before
+        assert tq.job(number)["reason"] == ("frozen" if verb == "pause" else None)
+
+
 def test_a_queue_that_is_opened_and_a_worker_that_is_let_out(tq):
     """E13: resumed, and cleared; the bell is rung."""
     queue = open_queue(tq.root)

@@ -225,7 +225,9 @@ def _started(facts: dict[str, Any]) -> str:
 def _draining(facts: dict[str, Any]) -> str:
     if not facts["running"]:
         return "draining: nothing runs"
-    return f"draining: {counted(facts['running'], 'job')} to finish, nothing new is claimed; ^C again stops"
+    said = f"draining: {counted(facts['running'], 'job')} to finish, nothing new is claimed; ^C again stops"
+    paused = ",".join(map(str, facts["paused"]))
+    return said + (f"; what is paused is waited for: trainq resume {paused}" if paused else "")
 
 
 def _stopping(facts: dict[str, Any]) -> str:
@@ -265,6 +267,8 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "requeued": _requeued,
     "queue paused": _paused,
     "quarantined": _quarantined,
+    "job paused": lambda facts: f"job {facts['id']} stands still, as {facts['by'] or 'somebody'} wants",
+    "job resumed": lambda facts: f"job {facts['id']} goes on",
     "claim lost": lambda facts: f"job {facts['id']}: the claim is lost, its processes are killed",
     "trouble": lambda facts: facts["message"] + (f"; hint: {facts['hint']}" if facts.get("hint") else ""),
 }

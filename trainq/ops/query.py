@@ -160,6 +160,8 @@ def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any]) -> None:
         elif view.why is not None:
             verdict = view.why.verdict(row["lane_id"])
             job["waiting_for"] = f"{ahead} before it" if ahead and verdict.reason != "no_worker" else verdict.text
+    elif row["state"] == "running" and row["reason"] == "frozen":
+        row["opens"] = f"trainq resume {row['id']}"
     elif row["state"] == "held" and row.get("due_at"):
         from trainq.base.units import rfc3339
 

@@ -36,10 +36,15 @@ CANCELED = Decision("canceled", "user")
 
 
 class Flags(NamedTuple):
-    """What a beat brings back: whether a cancel was asked for, and the grace it named."""
+    """What people want of a running job: whether a cancel was asked for, and the grace it named (None: the job's own);
+    and who wants it to stand still."""
 
-    cancel: bool
-    grace_s: float | None
+    cancel: bool = False
+    grace_s: float | None = None
+    frozen_by: str | None = None
+
+
+NOTHING = Flags()
 
 
 def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> range:
@@ -167,13 +172,14 @@ def waiting(tx: Transaction, queues: Iterable[str], states: Sequence[str]) -> in
     return sum(tx.value("SELECT n FROM counts WHERE queue = ? AND state = ?", pair) or 0 for pair in pairs)
 
 
-def asked_to_stop(tx: Transaction, worker_id: int) -> dict[int, tuple[float | None]]:
-    """The running jobs of a worker that somebody wants canceled, and the grace asked for (None: the job's own)."""
+def asked_of(tx: Transaction, worker_id: int) -> dict[int, Flags]:
+    """The running jobs of a worker of which somebody wants something."""
     sql = (
-        "SELECT id, CAST(cancel_grace_s AS REAL) FROM job INDEXED BY job_open"
-        " WHERE state = 'running' AND worker_id = ? AND cancel_at IS NOT NULL"
+        "SELECT id, cancel_at IS NOT NULL, CAST(cancel_grace_s AS REAL),"
+        " CASE WHEN freeze_at IS NOT NULL THEN coalesce(CAST(freeze_by AS TEXT), '') END FROM job INDEXED BY job_open"
+        " WHERE state = 'running' AND worker_id = ? AND coalesce(cancel_at, freeze_at) IS NOT NULL"
     )
-    return {row[0]: (row[1],) for row in tx.rows(sql, (worker_id,))}
+    return {row[0]: Flags(bool(row[1]), *row[2:]) for row in tx.rows(sql, (worker_id,))}
 
 
 def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
@@ -186,11 +192,11 @@ def has_ended(tx: Transaction, claim: Claim, decision: Decision | None) -> bool:
 
 
 def beat(tx: Transaction, claim: Claim, progress: Progress) -> Flags:
-    """Renew the lease and store the newest progress; whether a cancel is asked for. Raises LostClaim."""
+    """Renew the lease and store the newest progress; what is asked of the job. Raises LostClaim."""
     rows = tx.named("beat", **claim_values(claim), **progress._asdict())
     if not rows:
         raise LostClaim(claim)
-    return Flags(rows[0]["cancel_at"] is not None, rows[0]["cancel_grace_s"])
+    return Flags(bool(rows[0][0]), *rows[0][1:])
 
 
 def settle(tx: Transaction, claim: Claim, outcome: Outcome, last: Progress) -> Decision:

@@ -34,6 +34,10 @@ RULES: dict[str, str] = {
         "SELECT 'job ' || id || ' is ' || state || ' though a cancel was asked for' FROM job"
         " WHERE cancel_at IS NOT NULL AND state NOT IN ('running', 'canceled')"
     ),
+    "job.freeze": (
+        "SELECT 'job ' || id || ' runs with the reason ' || coalesce(reason, 'none') FROM job"
+        " WHERE state = 'running' AND cancel_at IS NULL AND (freeze_at IS NOT NULL) <> (reason IS 'frozen')"
+    ),
     "job.costs": (
         "SELECT 'job ' || id || ' has used ' || system_used || ' of ' || max_attempts || ', ' || user_used || ' of ' || retries"
         " FROM job WHERE system_used > max_attempts OR user_used > retries OR attempt < system_used + user_used"

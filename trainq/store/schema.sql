@@ -79,6 +79,8 @@ CREATE TABLE job(
   cancel_at REAL,
   cancel_by TEXT,
   cancel_grace_s REAL,
+  freeze_at REAL,
+  freeze_by TEXT,
   worker_id INTEGER,
   worker TEXT,
   host TEXT,

@@ -59,7 +59,7 @@ UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching'
   worker_id = :worker_id, worker = :worker, host = :host, gpus = :gpus, device = :device, beat = 0, heartbeat_at = :now,
   claimed_at = :now, changed_at = :now, changed_by = NULL, message = NULL, pid = NULL, started_at = NULL, storing_at = NULL,
   ended_at = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL, total = NULL, note = NULL, metrics = NULL,
-  resumed_from = NULL, save_failed = NULL
+  resumed_from = NULL, save_failed = NULL, freeze_at = NULL, freeze_by = NULL
 WHERE state = 'pending' AND id = coalesce(:job_id,
   (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = :lane_id ORDER BY priority DESC, id LIMIT 1))
 RETURNING id, attempt, submission_id, CAST(queue AS TEXT) AS queue, CAST(type AS TEXT) AS type, CAST(name AS TEXT) AS name,
@@ -74,7 +74,8 @@ UPDATE job SET beat = beat + 1, heartbeat_at = :now, fraction = coalesce(:fracti
   storing_at = coalesce(storing_at, :now - :storing_ago_s), save_failed = coalesce(:save_failed, save_failed),
   resumed_from = coalesce(:resumed_from, resumed_from), metrics = coalesce(:metrics, metrics)
 WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'running'
-RETURNING cancel_at, CAST(cancel_grace_s AS REAL) AS cancel_grace_s
+RETURNING cancel_at IS NOT NULL, CAST(cancel_grace_s AS REAL),
+  CASE WHEN freeze_at IS NOT NULL THEN coalesce(CAST(freeze_by AS TEXT), '') END
 
 -- name: held_by
 -- What the row says of a claim, before its end is decided: no row, and the claim is lost.
@@ -85,8 +86,8 @@ WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'ru
 
 -- name: done
 -- The end that most attempts come to, in one statement: fenced, and not if somebody wants it canceled. What `claim` has
--- wiped is not wiped again.
-UPDATE job SET state = 'done', stage = NULL, changed_at = :now, ended_at = :now, exit_code = :exit_code, fraction = 1.0,
+-- wiped is not wiped again, but that it was to stand still: it may have ended all the same.
+UPDATE job SET state = 'done', reason = NULL, stage = NULL, changed_at = :now, ended_at = :now, exit_code = :exit_code, fraction = 1.0,
   idle_requeues = 0, pid = coalesce(:pid, pid), started_at = coalesce(started_at, :now - :started_ago_s),
   storing_at = coalesce(storing_at, :now - :storing_ago_s), step = coalesce(:step, step), total = coalesce(:total, total),
   note = coalesce(:note, note), metrics = coalesce(:metrics, metrics), save_failed = coalesce(:save_failed, save_failed),
@@ -122,6 +123,16 @@ UPDATE job SET cancel_at = coalesce(cancel_at, :now), cancel_by = coalesce(cance
   reason = 'canceling', message = coalesce(:message, message)
 WHERE id = :id AND state = 'running'
 RETURNING id
+
+-- name: freeze
+-- A running job is to stand still: its worker sees the flag. Not one that is asked to end, since a cancel wins.
+UPDATE job SET freeze_at = :now, freeze_by = :by, reason = 'frozen'
+WHERE id = :id AND state = 'running' AND cancel_at IS NULL AND freeze_at IS NULL
+
+-- name: thaw
+-- It may go on; one that is asked to end does so already.
+UPDATE job SET freeze_at = NULL, freeze_by = NULL, reason = NULL
+WHERE id = :id AND state = 'running' AND cancel_at IS NULL AND freeze_at IS NOT NULL
 
 -- name: retry
 -- The same id runs again, both costs back to 0; what it was is in attempt and history.

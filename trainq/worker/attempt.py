@@ -68,6 +68,7 @@ class Attempt:
         self.hook = Hook(claimed.spec.get("cwd", "/"))
         self._exited: Exited | None = None
         self._stopping_grace_s = float("inf")
+        self._stop_unsaid = False  # to a keeper that would kill what it has frozen
         self._kills = 0
         self._killed_frozen = False  # the keeper had to kill what it could not freeze
         time_s, spec = claimed.row["time_s"], claimed.spec
@@ -98,6 +99,11 @@ class Attempt:
     def frees_slot(self) -> bool:
         """Whether another can be given its slot as soon as its end is written."""
         return not self.has_hook and not self.keeper.is_closed
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stands still for people."""
+        return self._limits.paused
 
     @property
     def taken(self) -> Taken:
@@ -159,6 +165,9 @@ class Attempt:
             self._hand(self._files.plan())
         except Exception as error:  # noqa: BLE001  # whatever a row holds, it must not end the worker
             self._not_prepared(error)
+            return
+        if self._limits.paused:
+            self.keeper.pause()
 
     def _not_prepared(self, error: BaseException) -> None:
         """It cannot start. If that is this host's fault the job goes back at no cost, and the worker takes no more."""
@@ -190,7 +199,7 @@ class Attempt:
         elif isinstance(event, Exited):
             self._exited = event
         elif isinstance(event, Frozen):
-            self._limits.frozen = True
+            self._limits.froze()
             self._killed_frozen = self._killed_frozen or event.killed > 0
         elif isinstance(event, Thawed):
             self._limits.thawed(event.frozen_s)
@@ -247,15 +256,38 @@ class Attempt:
         if self.stopped_for is None:
             self.stopped_for = why
             self.place.channel.push(self.uid, self.claim.attempt, {"do": "stop", "reason": _STOP_WORDS.get(why, why)})
-        if self.handed and not (grace_s > 0 and self._limits.may_be_frozen(clock.boot_s())):
+        self._stop_unsaid = self.handed and grace_s > 0 and self._limits.may_be_fenced(clock.boot_s())
+        if self.handed and not self._stop_unsaid:
             self.keeper.stop(grace_s)
 
-    def is_news(self, asked: tuple[float | None] | None) -> bool:
-        """Whether somebody wants it canceled sooner than it is being stopped: (the grace asked for,), or None."""
-        if asked is None or self.settled:
+    def is_news(self, asked: Flags) -> bool:
+        """Whether people want what is not done yet: that it ends, or sooner, that it stands still, or goes on."""
+        if self.settled:
             return False
-        grace_s = self.grace_s() if asked[0] is None else asked[0]
-        return self.stopped_for is None or grace_s < self._stopping_grace_s
+        if asked.cancel:
+            return self.stopped_for is None or self._grace_of(asked) < self._stopping_grace_s
+        return self._may_pause and (asked.frozen_by is not None) != self._limits.paused
+
+    def obey(self, asked: Flags) -> str | None:
+        """Do what people want; the word for what that changes of its standing still."""
+        if asked.cancel:
+            self.stop("canceled", self._grace_of(asked))
+            return None
+        wanted = asked.frozen_by is not None
+        if not self._may_pause or wanted == self._limits.paused:
+            return None
+        self._limits.pause(clock.boot_s(), paused=wanted)
+        if self.handed:
+            (self.keeper.pause if wanted else self.keeper.resume)()
+        return "paused" if wanted else "resumed"
+
+    @property
+    def _may_pause(self) -> bool:
+        """Whether it may stand still, or go on, for people: it has not ended, and no cancel or worker ends it."""
+        return self.outcome is None and not self.lost and self.stopped_for not in ("canceled", "drained")
+
+    def _grace_of(self, asked: Flags) -> float:
+        return self.grace_s() if asked.grace_s is None else asked.grace_s
 
     def grace_s(self) -> float:
         """Seconds between TERM and KILL."""
@@ -269,14 +301,15 @@ class Attempt:
         return flags
 
     def renewed(self, until_boot_s: float, bound_s: float) -> None:
-        """A beat is committed: the job may compute until then, and goes on if it was frozen."""
+        """A beat is committed: the job may compute until then, and goes on if it was frozen for its lease."""
         self._told.is_fresh, self.reported_at = False, clock.boot_s()
         self.answer()
-        may_be_frozen = self._limits.renew(until_boot_s, self.reported_at)
+        may_be_fenced = self._limits.renew(until_boot_s, self.reported_at)
         self.keeper.lease(until_boot_s, bound_s)
-        if may_be_frozen:
+        if may_be_fenced:
             self.keeper.thaw()
-        if may_be_frozen and self.stopped_for is not None:
+        if self._stop_unsaid or (may_be_fenced and self.stopped_for is not None):
+            self._stop_unsaid = False
             self.keeper.stop(self._stopping_grace_s)
 
     def lease(self, until_boot_s: float, bound_s: float) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import selectors
 import shlex
-import signal
 from typing import TYPE_CHECKING, Any
 
 from trainq import wake
@@ -24,6 +23,7 @@ from trainq.ops import secrets
 from trainq.ops.lost import take_back_from_the_dead
 from trainq.ops.queue import require_directories, require_mount
 from trainq.store import claims, jobs, queues, workers
+from trainq.store.jobs import NOTHING
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import Unsure
 from trainq.version import __version__
@@ -33,6 +33,7 @@ from trainq.worker.channel import Channel
 from trainq.worker.gpus import Gpus
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
+from trainq.worker.orders import KILL, Orders
 from trainq.worker.outage import Outage
 from trainq.worker.place import Place
 from trainq.worker.quarantine import Quarantine
@@ -58,8 +59,6 @@ SHARED_START_S = 1.0
 RETRY_S = 1.0
 """After a turn that failed."""
 
-_DRAIN, _STOP, _KILL = 1, 2, 3
-
 
 class Worker:
     """A worker on one queue. `run` returns when it is told to end or has nothing more to do."""
@@ -76,7 +75,6 @@ class Worker:
         self._id = 0
         self._claims = 0
         self._lost_claims = 0
-        self._stopping = 0
         self._beat_at = self._poll_at = self._retry_at = 0.0  # boot clock
         self._due_at: float | None = None  # backend's clock
         self._seen: tuple[bytes, int] = (b"", -1)
@@ -85,7 +83,7 @@ class Worker:
         self._ended_uids: list[str] = []  # of jobs whose kept variables can go
         self._adrift = False
         self._outage = Outage()
-        self._is_told = False  # to stop, by a signal
+        self._orders = Orders(self._teller)
         # What only people read waits for the beat where every write costs others their turn.
         self._fresh_s, self._start_s = (
             (FRESH_S, START_S) if self.session.is_cheap else (self.times.heartbeat, SHARED_START_S)
@@ -110,7 +108,7 @@ class Worker:
                 self._look()
                 if self._is_turn():
                     self._turn()
-        if self._outage.error is not None and self._outage.is_without_root and not self._is_told:
+        if self._outage.error is not None and self._outage.is_without_root and not self._orders.is_told:
             raise self._outage.error
         return self._teller.ended(self._lost_claims, self._quarantine.why)
 
@@ -207,12 +205,16 @@ class Worker:
         outage = self._outage
         if outage.error is None or not all(one.over or one.lost for one in self._attempts()):
             return False
-        is_stopped = self._stopping == _KILL or (self._stopping and outage.lasts(self.times.holder_limit))
+        is_stopped = self._stopping == KILL or (self._stopping and outage.lasts(self.times.holder_limit))
         is_gone = outage.is_without_root and (self._stopping or self.options.is_finite)
         if not (is_stopped or is_gone):
             return False
         self._lost_claims += sum(not one.lost for one in self._attempts())
         return True
+
+    @property
+    def _stopping(self) -> int:
+        return self._orders.step
 
     def _attempts(self) -> list[Attempt]:
         return self._slots.attempts()
@@ -312,8 +314,8 @@ class Worker:
                 self._quarantine.clear()
                 self._may_be_work = True
                 self._teller.say("quarantine cleared")
-            asked = jobs.asked_to_stop(tx, self._id) if self._attempts() else {}
-        if any(attempt.is_news(asked.get(attempt.claim.job_id)) for attempt in self._attempts()):
+            asked = jobs.asked_of(tx, self._id) if self._attempts() else {}
+        if any(attempt.is_news(asked.get(attempt.claim.job_id, NOTHING)) for attempt in self._attempts()):
             self._beat_at = 0.0
 
     def _take_gpus(self) -> None:
@@ -335,22 +337,8 @@ class Worker:
         if news.nudged:
             self._poll_at = 0.0
         for number in news.signals:
-            self._on_signal(number)
-
-    # signals ---------------------------------------------------------------------------------------------------
-
-    def _on_signal(self, number: int) -> None:
-        """INT drains, TERM and HUP stop; once more is the next step."""
-        first = _DRAIN if number == signal.SIGINT else _STOP
-        self._stopping = max(first, min(self._stopping + 1, _KILL))
-        self._is_told = True
-        self._beat_at = 0.0  # its row tells at once that it takes no more
-        if self._stopping == _DRAIN:
-            self._teller.say("draining", running=len(self._attempts()))
-        else:
-            self._teller.say("stopping", running=len(self._attempts()), at_once=self._stopping == _KILL)
-            for attempt in self._attempts():
-                attempt.stop("drained", 0.0 if self._stopping == _KILL else attempt.grace_s())
+            self._orders.hear(number, self._attempts())
+            self._beat_at = 0.0  # its row tells at once that it takes no more
 
     # turn ------------------------------------------------------------------------------------------------------
 
@@ -381,8 +369,8 @@ class Worker:
             self._beat_at = clock.boot_s() + self._beat_every_s()
         for attempt, flags in done.flags:
             attempt.renewed(began + self.times.holder_limit, self._bound_s)
-            if flags.cancel:
-                attempt.stop("canceled", attempt.grace_s() if flags.grace_s is None else flags.grace_s)
+            if (changed := attempt.obey(flags)) is not None:
+                self._teller.say(f"job {changed}", id=attempt.claim.job_id, by=flags.frozen_by)
         self._free(done)
         for message in done.unreadable:
             self._may_be_work = True  # there may be more behind it
@@ -434,7 +422,7 @@ class Worker:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
         self._outage.met(error)
         if self._outage.is_for_good(finite=self.options.is_finite, patience_s=self.times.zombie_after):
-            self._stopping = _KILL
+            self._orders.step = KILL
             self._lost_claims += len(attempts)
             for attempt in attempts:
                 attempt.lose()
