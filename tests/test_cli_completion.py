@@ -8,9 +8,12 @@ import subprocess
 
 import pytest
 from conftest import REPOSITORY, Trainq
+from store_builders import join
 from test_cli_frame import on_terminal
 
+from trainq.artifacts.paths import Paths
 from trainq.cli.completion import FILES, SCRIPTS
+from trainq.ops.queue import session_of
 
 TYPES = "[types.wine]\nrun = ['true']\n[types.wings]\nrun = ['true']\n[queues]\nnames = ['default', 'gpu']\n"
 
@@ -26,6 +29,10 @@ def filled(tmp_path_factory):
         file.write(TYPES)
     run_trainq.ok("submit", "--name", "first", "--key", "nightly", "--", "true")
     run_trainq.ok("submit", "--name", "second", "--", "true")
+    session = session_of(Paths(run_trainq.root))
+    with session.writing() as tx:
+        join(tx, "the-worker")
+    session.close()
     place = tmp_path / "bin"
     place.mkdir()
     script = place / "trainq"
@@ -49,6 +56,8 @@ CASES = [
     ("trainq models sh", ["show"]),
     ("trainq completion f", ["fish"]),
     ("trainq wait 1 --for run", ["running"]),
+    ("trainq workers dr", ["drain"]),
+    ("trainq workers drain the-", ["the-worker"]),
     ("trainq init x y z ", []),
     ("trainq nothing ", []),
 ]

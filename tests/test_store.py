@@ -1133,6 +1133,20 @@ print(json.dumps(claimed))
             assert not workers.is_quarantined(tx, second)
             assert join(tx, "c") == second + 1
 
+    def test_who_has_asked_a_worker_to_end_and_who_has_cleared_it(self, session):
+        """Q92, E13: the first to ask for a drain stands; the last to clear a quarantine does; no other worker is meant."""
+        with session.writing() as tx:
+            first, second = join(tx, "a", quarantine="sick"), join(tx, "b", quarantine="sick")
+            assert (workers.drained_by(tx, first), workers.cleared_by(tx, first)) == (None, None)
+            assert workers.request_drain(tx, first, "ann@here")
+            assert not workers.request_drain(tx, first, "bob@there")
+            assert (workers.drained_by(tx, first), workers.drained_by(tx, second)) == ("ann@here", None)
+            for by in ("ann@here", "bob@there"):
+                workers.clear(tx, second, by)
+            assert (workers.is_quarantined(tx, first), workers.is_quarantined(tx, second)) == (True, False)
+            assert (workers.cleared_by(tx, first), workers.cleared_by(tx, second)) == (None, "bob@there")
+            assert not workers.request_drain(tx, 99, "ann@here")
+
     def test_counters_answer_for_queues_and_states(self, session):
         """Q13: how many wait, without counting rows."""
         put(session, new_job(queue="a"), new_job(queue="a"), new_job(queue="b"))

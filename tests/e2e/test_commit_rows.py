@@ -175,7 +175,7 @@ def test_a_job_that_is_to_stand_still(tq, verb):
 
 
 def test_a_queue_that_is_opened_and_a_worker_that_is_let_out(tq):
-    """E13: resumed, and cleared; the bell is rung."""
+    """E13, Q92: resumed, cleared, and drained; the bell is rung."""
     queue = open_queue(tq.root)
     with queue.session.writing() as tx:
         queues.pause(tx, "default", "queue_paused", "ann")
@@ -185,6 +185,7 @@ def test_a_queue_that_is_opened_and_a_worker_that_is_let_out(tq):
     for words, result in (
         (("resume", "--all"), ("default", "resumed")),
         (("workers", "clear", str(number)), ("w", "cleared")),
+        (("workers", "drain", str(number)), ("w", "drained")),
     ):
         before = rung(tq)
         assert items(hidden(tq, 1, *words, "--json")) == [result]

@@ -211,6 +211,7 @@ def test_a_quarantine_that_cannot_be_written_is_kept(tq):
             tq.ok("workers", "clear", "sick")
             until(lambda: {each["state"] for each in tq.jobs()} == {"done"})
             assert len(worker.said("quarantined")) == len(worker.said("quarantine cleared")) == 1
+            assert worker.said("quarantine cleared")[0]["by"].endswith(f"@{os.uname().nodename.partition('.')[0]}")
 
 
 def test_the_fourth_that_waits_is_not_eaten(tq):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
 import time
 
 import pytest
-from e2e.kit import ELSEWHERE, FAR, Tq, alive, children, until
+from e2e.kit import ELSEWHERE, FAR, Tq, alive, children, status_of, until
 
 # Starts a program as another user, who may read and write all the same.
 SOMEBODY = (
@@ -381,3 +382,101 @@ def test_only_ones_own_jobs_are_paused(counting):
         tq.ok("pause", job)
         assert tq("resume", job, before=SOMEBODY).code == 4
         assert reason(tq, job) == ("running", "frozen")
+
+
+# workers that finish and go ---------------------------------------------------------------------------------------
+
+
+def one_worker(tq):
+    (worker,) = tq.ok("workers", "--json").json["items"]
+    return worker
+
+
+@pytest.mark.parametrize("word", ["name", "id", "all"])
+def test_a_worker_that_is_drained_finishes_what_it_runs_and_ends(either, word):
+    """Q92, E08: asked for by another process, also one of another host: it claims nothing more, `workers` says draining, its
+    log says who has asked, and it exits 0 once its job is done. Repeated it is "already"."""
+    tq = either
+    job = tq.submit("--", sys.executable, "count.py")
+    with tq.worker("--slots", "2", "--name", "the one") as worker:
+        goes_on(tq)
+        which = {"name": "the one", "id": one_worker(tq)["id"], "all": "--all"}[word]
+        assert results(tq.ok("workers", "drain", which, "--json", before=ELSEWHERE)) == [("the one", "drained")]
+        waiting = tq.submit("--", "true")
+        assert one_worker(tq)["state"] == "draining"
+        assert tq.ok("workers", "drain", which).out == "the one already is draining\n"
+        (said,) = until(lambda: worker.said("draining"))
+        assert (said["running"], said["by"].partition("@")[2]) == (1, "elsewhere")
+        (tq.dir / "go").touch()
+        assert worker.end().code == 0
+        assert len(worker.said("draining")) == 1
+    assert (tq.state(job), tq.state(waiting)) == ("done", "pending")
+    assert tq.ok("workers", "drain", "--all").out == "no workers: nothing to do\n"
+
+
+def stopped_outside_the_gate(tq, worker, *words):
+    """SIGSTOP it, and do this while it stands still; false, and it goes on, when it holds the lock."""
+    worker.signal(signal.SIGSTOP)
+    until(lambda: status_of(worker.pid) == "T")
+    if tq(*words, env={"TRAINQ_TIMES_LOCK_WAIT": "1s"}).code == 0:
+        return True
+    worker.signal(signal.SIGCONT)
+    return False
+
+
+def test_a_drained_worker_takes_nothing_in_that_turn(tq):
+    """Q92: a worker that is asked before it looks, and finds work at the same look, claims none of it."""
+    tq.env |= FAR
+    with tq.worker("--name", "idle") as worker:
+        until(lambda: stopped_outside_the_gate(tq, worker, "workers", "drain", "idle"))
+        job = tq.submit("--", "true")
+        worker.signal(signal.SIGCONT)
+        assert worker.end().code == 0
+    assert tq.job(job)["attempt"]["n"] == 0
+
+
+def test_a_job_may_drain_its_own_worker(tq):
+    """Q92: the last job of a worker says so, and the log tells people who has asked."""
+    line = ("--", sys.executable, "-m", "trainq", "--root", tq.root, "workers", "drain", "mine")
+    last, never = tq.submit(*line), tq.submit("--", "true")
+    said = tq.ok("worker", "--slots", "1", "--name", "mine").err
+    assert re.search(r"draining, as \S+@\S+ has asked: ", said)
+    assert (tq.state(last), tq.state(never)) == ("done", "pending")
+
+
+def test_a_drained_worker_heeds_its_signals(counting):
+    """Q92: the first INT after a drain asks for no more than that, the second stops the job."""
+    tq = counting
+    job = tq.submit("--", sys.executable, "count.py")
+    with tq.worker("--name", "one") as worker:
+        goes_on(tq)
+        tq.ok("workers", "drain", "one")
+        until(lambda: worker.said("draining"))
+        worker.signal(signal.SIGINT)
+        until(lambda: len(worker.said("draining")) == 2)
+        goes_on(tq)
+        worker.signal(signal.SIGINT)
+        assert worker.end().code == 0
+    assert (tq.dir / "heard").exists()
+    assert reason(tq, job) == ("pending", "requeued")
+
+
+def test_which_workers_can_be_drained(tq):
+    """Q92: nobody 2, an unknown one 3, one that is gone is told of, several among which one is unknown 7."""
+    assert tq("workers", "drain").code == 2
+    assert tq("workers", "drain", "nobody").code == 3
+    with tq.worker("--name", "dead") as dead, tq.worker("--name", "one") as worker:
+        os.kill(dead.pid, signal.SIGKILL)
+        dead.process.wait()
+        several = tq("workers", "drain", "dead", "nobody", "one", "--json")
+        assert (several.code, results(several)) == (7, [("dead", "ended"), ("nobody", "unknown"), ("one", "drained")])
+        assert worker.end().code == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="a second uid needs root and setpriv")
+def test_only_ones_own_worker_is_drained(tq):
+    """Q92: by another user it is refused with 4; `--all` means their own, of which there are none."""
+    with tq.worker("--name", "one"):
+        assert tq("workers", "drain", "one", before=SOMEBODY).code == 4
+        assert tq.ok("workers", "drain", "--all", before=SOMEBODY).out == "no workers: nothing to do\n"
+        assert one_worker(tq)["state"] == "idle"

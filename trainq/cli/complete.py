@@ -26,7 +26,7 @@ BY_NAME = {
     "user": "user",
     "state": "state",
 }
-BY_METAVAR = {"SEL": "selector", "TYPE": "type", "MODEL": "model", "QUEUE": "queue"}
+BY_METAVAR = {"SEL": "selector", "TYPE": "type", "MODEL": "model", "QUEUE": "queue", "WORKER": "worker"}
 
 
 class _Files(Exception):  # an answer

@@ -223,9 +223,10 @@ def _started(facts: dict[str, Any]) -> str:
 
 
 def _draining(facts: dict[str, Any]) -> str:
+    asked = f", as {facts['by']} has asked" if facts["by"] else ""
     if not facts["running"]:
-        return "draining: nothing runs"
-    said = f"draining: {counted(facts['running'], 'job')} to finish, nothing new is claimed; ^C again stops"
+        return f"draining{asked}: nothing runs"
+    said = f"draining{asked}: {counted(facts['running'], 'job')} to finish, nothing new is claimed; ^C again stops"
     paused = ",".join(map(str, facts["paused"]))
     return said + (f"; what is paused is waited for: trainq resume {paused}" if paused else "")
 
@@ -267,6 +268,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "requeued": _requeued,
     "queue paused": _paused,
     "quarantined": _quarantined,
+    "quarantine cleared": lambda facts: f"quarantine cleared by {facts['by'] or 'somebody'}",
     "job paused": lambda facts: f"job {facts['id']} stands still, as {facts['by'] or 'somebody'} wants",
     "job resumed": lambda facts: f"job {facts['id']} goes on",
     "claim lost": lambda facts: f"job {facts['id']}: the claim is lost, its processes are killed",

@@ -1,4 +1,4 @@
-"""`trainq workers`: who is alive."""
+"""`trainq workers`: who is alive; let one go, or out of quarantine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 def run(
     ctx: typer.Context,
-    action: Annotated[str, typer.Argument(metavar="[list|clear]", help="what to do")] = "list",
-    names: Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="clear: which")] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="those that said good-bye, too")] = False,
+    action: Annotated[str, typer.Argument(metavar="[list|drain|clear]", help="what to do")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(metavar="[WORKER]...", help="drain, clear: which")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="list: those that said good-bye, too; drain: every one")
+    ] = False,
 ) -> Answer:
-    """Who is alive (idle, busy, draining, quarantined, silent, gone) and what each runs; clear ends a quarantine."""
-    from trainq.ops.workers import clear, crew
+    """Who is alive (idle, busy, draining, quarantined, silent, gone) and what each runs; drain lets a worker finish what
+    runs and end, clear ends a quarantine."""
+    from trainq.ops.workers import clear, crew, drain
 
     queue = line_of(ctx).open_queue()
-    action_of(action, ("list", "clear"), "workers")
+    action_of(action, ("list", "drain", "clear"), "workers")
+    if action == "drain":
+        return changes.answer(drain(queue, names or [], all_=all_), "is draining", nothing="no workers: nothing to do")
     if action == "clear":
         if not names:
             raise Usage("workers clear: which workers?", hint="trainq workers")

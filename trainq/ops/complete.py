@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainq.artifacts.paths import Paths
 from trainq.domain.states import STATES
 from trainq.ops.queue import find, is_there, open_queue
-from trainq.store import models, reads
+from trainq.store import models, reads, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,11 @@ def _users(queue: Queue, _typed: str) -> list[Word]:
     return [(queue.actor.user, "you")]
 
 
+def _workers(queue: Queue, _typed: str) -> list[Word]:
+    with queue.session.reading() as tx:
+        return [(row["name"], row["host"]) for row in workers.everyone(tx) if row["ended_at"] is None]
+
+
 KINDS: dict[str, Callable[[Queue, str], list[Word]]] = {
     "selector": _selectors,
     "key": _keys,
@@ -79,4 +84,5 @@ KINDS: dict[str, Callable[[Queue, str], list[Word]]] = {
     "queue": _queues,
     "model": _models,
     "user": _users,
+    "worker": _workers,
 }

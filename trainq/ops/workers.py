@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base import hosts
-from trainq.base.errors import NotFound
+from trainq.base.errors import NoSelector, NotFound
 from trainq.base.units import rfc3339
 from trainq.ops.change import Change
 from trainq.ops.sure import surely
@@ -55,7 +55,7 @@ def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
     """Let workers out of quarantine, by name or id; what was done to each. Raises NotFound for a single unknown one."""
     changes = surely(
         queue.session,
-        lambda tx: [_clear(tx, _present(tx), name) for name in names],
+        lambda tx: [_clear(tx, _present(tx), name, str(queue.actor)) for name in names],
         lambda tx, done: not {row["name"] for row in _present(tx) if row["quarantine"]} & {one.id for one in done},
     )
     if len(names) == 1 and changes[0].result == "unknown":
@@ -64,18 +64,65 @@ def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
     return changes
 
 
+def drain(queue: Queue, names: Sequence[str], *, all_: bool = False) -> list[Change]:
+    """Let workers finish what runs and end, by name or id (`all_`: every one that this user may end); what was done to
+    each: drained, already, ended, denied, unknown. Raises NoSelector without any, NotFound for a single unknown one.
+    """
+    if not names and not all_:
+        raise NoSelector("workers drain: which workers?", hint="trainq workers drain WORKER, or --all")
+
+    def ask(tx: Transaction) -> list[Change]:
+        rows = _present(tx)
+        everyone = [row for row in rows if _may_end(queue, row) and not _is_gone(queue, tx, row)] if all_ else []
+        return [_drain(tx, queue, rows, word) for word in names] + [_drain_one(tx, queue, row) for row in everyone]
+
+    def is_there(tx: Transaction, done: Sequence[Change]) -> bool:
+        open_ = {row["name"] for row in _present(tx) if row["drain_at"] is None}
+        return not open_ & {one.id for one in done if one.result == "drained"}
+
+    changes = surely(queue.session, ask, is_there)
+    if len(changes) == 1 and changes[0].result == "unknown":
+        raise NotFound(f"no such worker: {names[0]}", hint="trainq workers")
+    wake.ring(queue.paths.bell_number)
+    return changes
+
+
+def _drain(tx: Transaction, queue: Queue, rows: Sequence[Any], word: str) -> Change:
+    found = [row for row in rows if word in (row["name"], str(row["id"]))]
+    return _drain_one(tx, queue, found[0]) if found else Change(word, "unknown", f"no such worker: {word}")
+
+
+def _drain_one(tx: Transaction, queue: Queue, row: Any) -> Change:
+    name = row["name"]
+    if not _may_end(queue, row):
+        return Change(name, "denied", f"worker {name} belongs to {hosts.known_as(row['user_id'])}")
+    if _is_gone(queue, tx, row):
+        return Change(name, "ended", f"worker {name} is gone")
+    asked = workers.request_drain(tx, row["id"], str(queue.actor)) and row["state"] != "draining"
+    return Change(name, "drained" if asked else "already")
+
+
+def _may_end(queue: Queue, row: Any) -> bool:
+    """Whether this user may: who started it, root, and the owner of the root directory."""
+    return queue.actor.user_id in (0, row["user_id"], queue.owner_id)
+
+
+def _is_gone(queue: Queue, tx: Transaction, row: Any) -> bool:
+    return state_of(row, tx.now, queue.settings.times.zombie_after, hosts.identity(), busy=False) == "gone"
+
+
 def _present(tx: Transaction) -> list[Any]:
     """Those that have not said good-bye, newest first."""
     return [row for row in workers.everyone(tx) if row["ended_at"] is None]
 
 
-def _clear(tx: Transaction, rows: Sequence[Any], name: str) -> Change:
+def _clear(tx: Transaction, rows: Sequence[Any], name: str, by: str) -> Change:
     found = [row for row in rows if name in (row["name"], str(row["id"]))]
     if not found:
         return Change(name, "unknown", f"no such worker: {name}")
     if found[0]["quarantine"] is None:
         return Change(found[0]["name"], "already")
-    workers.quarantine(tx, found[0]["id"], None)
+    workers.clear(tx, found[0]["id"], by)
     return Change(found[0]["name"], "cleared")
 
 
@@ -112,4 +159,5 @@ def state_of(row: Any, now: float, zombie_after_s: float, identity: str, *, busy
         return "silent"
     if row["quarantine"] is not None:
         return "quarantined"
-    return "draining" if row["state"] == "draining" else "busy" if busy else "idle"
+    is_draining = row["state"] == "draining" or row["drain_at"] is not None
+    return "draining" if is_draining else "busy" if busy else "idle"

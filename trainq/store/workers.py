@@ -42,6 +42,30 @@ def quarantine(tx: Transaction, worker_id: int, why: str | None) -> None:
     tx.rows("UPDATE worker SET quarantine = ? WHERE id = ?", (why, worker_id))
 
 
+def clear(tx: Transaction, worker_id: int, by: str) -> None:
+    """People let the worker out of quarantine."""
+    tx.rows("UPDATE worker SET quarantine = NULL, cleared_by = ? WHERE id = ?", (by, worker_id))
+
+
+def cleared_by(tx: Transaction, worker_id: int) -> str | None:
+    """Who did so last."""
+    found: str | None = tx.value("SELECT CAST(cleared_by AS TEXT) FROM worker WHERE id = ?", (worker_id,))
+    return found
+
+
+def request_drain(tx: Transaction, worker_id: int, by: str) -> bool:
+    """Ask the worker to finish what runs and end; false when it was asked already."""
+    sql = "UPDATE worker SET drain_at = ?, drain_by = ? WHERE id = ? AND drain_at IS NULL"
+    return tx.changed(sql, (tx.now, by, worker_id)) > 0
+
+
+def drained_by(tx: Transaction, worker_id: int) -> str | None:
+    """Who has asked the worker to do so; None: nobody."""
+    sql = "SELECT coalesce(CAST(drain_by AS TEXT), '') FROM worker WHERE id = ? AND drain_at IS NOT NULL"
+    found: str | None = tx.value(sql, (worker_id,))
+    return found
+
+
 def is_quarantined(tx: Transaction, worker_id: int) -> bool:
     """Whether the worker is in quarantine still: people may have cleared it. Without a row nobody has."""
     return tx.value("SELECT 1 FROM worker WHERE id = ? AND quarantine IS NULL", (worker_id,)) is None

@@ -313,9 +313,10 @@ class Worker:
             if self._quarantine.is_written and not workers.is_quarantined(tx, self._id):
                 self._quarantine.clear()
                 self._may_be_work = True
-                self._teller.say("quarantine cleared")
+                self._teller.say("quarantine cleared", by=workers.cleared_by(tx, self._id))
+            is_news = not self._stopping and workers.drained_by(tx, self._id) is not None
             asked = jobs.asked_of(tx, self._id) if self._attempts() else {}
-        if any(attempt.is_news(asked.get(attempt.claim.job_id, NOTHING)) for attempt in self._attempts()):
+        if is_news or any(attempt.is_news(asked.get(attempt.claim.job_id, NOTHING)) for attempt in self._attempts()):
             self._beat_at = 0.0
 
     def _take_gpus(self) -> None:
@@ -371,6 +372,8 @@ class Worker:
             attempt.renewed(began + self.times.holder_limit, self._bound_s)
             if (changed := attempt.obey(flags)) is not None:
                 self._teller.say(f"job {changed}", id=attempt.claim.job_id, by=flags.frozen_by)
+        if done.drained_by is not None:
+            self._orders.drain(done.drained_by, self._attempts())
         self._free(done)
         for message in done.unreadable:
             self._may_be_work = True  # there may be more behind it

@@ -1,4 +1,5 @@
-"""What a worker was told to do: to finish what runs, to stop it, to kill it. A step is never taken back."""
+"""What a worker was told to do, by signals or in its row: to finish what runs, to stop it, to kill it. A step is never
+taken back."""
 
 from __future__ import annotations
 
@@ -29,15 +30,20 @@ class Orders:
         self._signalled = max(first, min(self._signalled + 1, KILL))
         self.step, self.is_told = max(self.step, self._signalled), True
         if self.step == DRAIN:
-            self._say_draining(attempts)
+            self._say_draining(attempts, None)
         else:
             self._stop(attempts, at_once=self.step == KILL)
+
+    def drain(self, by: str, attempts: Sequence[Attempt]) -> None:
+        """People have asked for it in the worker's row. A first INT after that asks for no more."""
+        self.step, self.is_told = max(self.step, DRAIN), True
+        self._say_draining(attempts, by)
 
     def _stop(self, attempts: Sequence[Attempt], *, at_once: bool) -> None:
         self._teller.say("stopping", running=len(attempts), at_once=at_once)
         for attempt in attempts:
             attempt.stop("drained", 0.0 if at_once else attempt.grace_s())
 
-    def _say_draining(self, attempts: Sequence[Attempt]) -> None:
+    def _say_draining(self, attempts: Sequence[Attempt], by: str | None) -> None:
         paused = [attempt.claim.job_id for attempt in attempts if attempt.is_paused]
-        self._teller.say("draining", running=len(attempts), paused=paused)
+        self._teller.say("draining", running=len(attempts), paused=paused, by=by)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from trainq.worker.attempt import Attempt
 
 
+DRAINING = "draining"
+
+
 class Wanted(NamedTuple):
     """What this turn is to do."""
 
@@ -63,6 +66,7 @@ class Done(NamedTuple):
     claimed: list[Claimed]
     unreadable: list[str]  # what is wrong with jobs that ended instead
     paused: list[str]  # queues that the breaker has closed
+    drained_by: str | None  # who has asked it to end, unless it does
     next_due: float | None
     waits: bool  # something that keeps it from its end
 
@@ -73,7 +77,10 @@ class StoreFailed(Exception):  # an answer: this attempt's end is another one
 
 def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     """Do all that is due, in one transaction. Raises StoreFailed when it must be rolled back and taken again."""
-    done = Done([], [], [], [], [], [], [], [], None, waits=True)
+    drained_by = None if wanted.state == DRAINING else workers.drained_by(tx, wanted.worker_id)
+    if drained_by is not None:
+        wanted = wanted._replace(state=DRAINING, may_claim=0)
+    done = Done([], [], [], [], [], [], [], [], drained_by, None, waits=True)
     jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
