@@ -112,6 +112,7 @@ def plan(tx, sql, values):
 
 HOT = {
     "promote": ("job_due", {"now": 0}),
+    "too_late": ("job_deadline", {"now": 0}),
     "next_due": ("job_due", {}),
     "heads": ("job_open", {"lanes": "[1,2]"}),
     "running": ("job_open", {}),
@@ -145,7 +146,23 @@ def test_hot_statements_walk_their_partial_index(session, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["beat", "held_by", "done", "finish", "expire", "retry", "cancel_waiting", "cancel_running", "freeze", "thaw"],
+    [
+        "beat",
+        "held_by",
+        "done",
+        "finish",
+        "expire",
+        "retry",
+        "cancel_waiting",
+        "cancel_running",
+        "hold",
+        "hold_on",
+        "let_go",
+        "skip",
+        "reopen",
+        "freeze",
+        "thaw",
+    ],
 )
 def test_writes_for_one_job_find_it_by_its_id(session, name):
     """A verb on one job is one step down the table, however many jobs there are."""
@@ -153,6 +170,22 @@ def test_writes_for_one_job_find_it_by_its_id(session, name):
     with session.reading() as tx:
         steps = plan(tx, text, [1] * len(names))
     assert steps == ["SEARCH job USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+def test_delayed_jobs_are_in_no_index_that_a_claim_reads(session):
+    """E07: the index of the claim does not know of what is held, and that of due times not of what a person or another job
+    holds: many of them are not walked over."""
+    with session.reading() as tx:
+        where = dict(tx.rows("SELECT name, substr(sql, instr(sql, 'WHERE')) FROM sqlite_master WHERE type = 'index'"))
+    assert where["job_open"] == "WHERE state = 'running' OR state = 'pending'"
+    assert where["job_due"] == "WHERE state = 'held' AND on_hold = 0 AND waits_for = 0 AND due_at IS NOT NULL"
+
+
+def test_dependants_are_found_by_an_index(session):
+    """E06: to tell of an end walks over those that wait for it still, and no others."""
+    with session.reading() as tx:
+        steps = plan(tx, "SELECT job_id, mode FROM dep WHERE on_id = ? AND ended IS NULL LIMIT ?", (1, 1))
+    assert steps == ["SEARCH dep USING INDEX dep_on (on_id=? AND ended=?)"]
 
 
 def test_suspects_read_one_job_only(session):

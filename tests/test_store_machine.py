@@ -29,9 +29,10 @@ from store_builders import counts_are_real, dump_in, is_work, join, model, new_j
 import trainq.domain.job
 from trainq.base import clock
 from trainq.base.errors import TrainqError
+from trainq.domain.held import After, is_met
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, MOVES
-from trainq.store import checkpoints, freezes, jobs, lost, pruning, queues
+from trainq.store import checkpoints, dependants, freezes, holds, jobs, lost, pruning, queues, rules
 from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
 from trainq.store.statements import NAMED, numbered
@@ -62,10 +63,13 @@ class Job:
     """What the model knows of a job."""
 
     def __init__(self, queue, priority, budget):
-        self.state, self.queue, self.priority, self.budget = "pending", queue, priority, budget
+        self.state = self.first = "pending"
+        self.queue, self.priority, self.budget = queue, priority, budget
         self.attempt = self.beat = 0
         self.worker = None
-        self.due = False
+        self.due = None  # what a backoff waits for has come, or has not; None: it waits for none
+        self.on_hold = False
+        self.deps = {}  # on which job: the mode, and how that ended (None: it is waited for)
         self.version = None
         self.gone = False
         self.frozen = False
@@ -74,10 +78,21 @@ class Job:
     def held_by(self, claim):
         return self.state == "running" and (claim.attempt, claim.worker_id) == (self.attempt, self.worker)
 
+    def open(self):
+        return [on for on, (_, how) in self.deps.items() if how is None]
+
+    def reason(self):
+        """Why it is held; None when it may start."""
+        return "user" if self.on_hold else "dependency" if self.open() else "backoff" if self.due is False else None
+
+    def look_again(self):
+        if self.state == "held" and self.reason() is None:
+            self.state, self.due = "pending", None
+
     def end(self, decision):
         assert decision.state in MOVES[self.state]
         budget = self.budget
-        self.state, self.due = decision.state, decision.delay_s == 0
+        self.state, self.due = decision.state, None if decision.delay_s is None else decision.delay_s == 0
         self.budget = budget._replace(
             user_used=budget.user_used + decision.user_cost,
             system_used=budget.system_used + decision.system_cost,
@@ -138,6 +153,75 @@ class StoreMachine(RuleBasedStateMachine):
             budget = Budget(False, 0, retries, ("exit",), backoff_s, 0, max_attempts)
             self.jobs[number] = Job(queue, priority, budget)
         self.calls.append((call, new, ids))
+        self.tell()
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        picks=st.lists(anything, max_size=3), modes=st.lists(st.sampled_from(["ok", "ok", "any", "fail"]), min_size=3, max_size=3),
+        hold=st.booleans(), queue=st.sampled_from(QUEUES),
+    )  # fmt: skip
+    def submit_held(self, picks, modes, hold, queue):
+        """One that comes after others, or waits for a person."""
+        wanted = {pick % len(self.jobs) + 1: mode for pick, mode in zip(picks, modes, strict=False)}
+        call, new = submission(), [new_job(queue=queue, hold=hold, after=tuple(After(*one) for one in wanted.items()))]
+        with self.session.writing() as tx:
+            ids = jobs.submit(tx, call, new)
+        job = self.jobs[ids[0]] = Job(queue, 0, Budget(False, 0, 0, (), 10.0, 0, 3))
+        job.on_hold = hold
+        job.deps = {on: (mode, self.verdict(on, mode)) for on, mode in wanted.items()}
+        job.state = job.first = "held" if job.reason() else "pending"
+        self.calls.append((call, new, ids))
+        self.tell()
+
+    def verdict(self, on, mode):
+        state = self.jobs[on].state
+        return state if state in ENDED and is_met(mode, state) else None
+
+    def tell(self):
+        """Who waits for what has ended hears of it; what is skipped has ended, too."""
+        todo = True
+        while todo:
+            todo = [
+                (job, on)
+                for job in self.jobs.values()
+                for on in job.open()
+                if self.jobs[on].state in ENDED and not job.gone
+            ]
+            for job, on in todo:
+                mode, state = job.deps[on][0], self.jobs[on].state
+                job.deps[on] = mode, state
+                if job.state == "held" and not is_met(mode, state):
+                    job.state, job.on_hold, job.due = "skipped", False, None
+                job.look_again()
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=anything, what=st.sampled_from(["hold", "release", "reopen", "reopen"]))
+    def hold_or_release(self, pick, what):
+        among = [n for n, job in self.jobs.items() if job.state == "skipped"] if what == "reopen" else []
+        number = among[pick % len(among)] if among else pick % len(self.jobs) + 1
+        job = self.jobs[number]
+        verb = {"hold": holds.hold, "release": holds.release, "reopen": dependants.reopen}[what]
+        with self.session.writing() as tx:
+            before = dump_in(tx)
+            said = verb(tx, number, "ann")
+            assert said or dump_in(tx) == before
+        may = {
+            "hold": job.state in ("held", "pending") and not job.on_hold,
+            "release": job.on_hold,
+            "reopen": job.state == "skipped",
+        }
+        assert said == (may[what] and not job.gone)
+        if not said:
+            return
+        if what == "reopen":
+            self.wait_again(job)
+        job.on_hold, job.state = what == "hold", "held"
+        job.look_again()
+
+    def wait_again(self, job):
+        for on, (mode, how) in job.deps.items():
+            if how is None or not is_met(mode, how):
+                job.deps[on] = mode, self.verdict(on, mode)
 
     def submit_again(self, pick):
         call, new, ids = self.calls[pick % len(self.calls)]
@@ -160,7 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
             job.budget = job.budget._replace(cancel_requested=True)
         elif job.state in ACTIVE:
             assert said == "canceled"
-            job.state = "canceled"
+            job.state, job.on_hold, job.due = "canceled", False, None
         else:
             assert said == ("already" if job.state == "canceled" else job.state)
 
@@ -173,7 +257,8 @@ class StoreMachine(RuleBasedStateMachine):
             said = jobs.retry(tx, number, "ann")
         assert said == (job.state in ("errored", "canceled") and not job.gone)
         if said:
-            job.state = "pending"
+            self.wait_again(job)
+            job.state = "held" if job.reason() else "pending"
             job.budget = job.budget._replace(cancel_requested=False, user_used=0, system_used=0, idle_requeues=0)
 
     # workers -------------------------------------------------------------------------------------------------------
@@ -309,8 +394,8 @@ class StoreMachine(RuleBasedStateMachine):
         with self.session.writing() as tx:
             jobs.promote(tx)
         for job in self.jobs.values():
-            if job.state == "held" and job.due:
-                job.state = "pending"
+            job.look_again()
+        self.tell()
 
     # time ----------------------------------------------------------------------------------------------------------
 
@@ -387,6 +472,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def prune(self):
         with self.session.writing() as tx:
+            dependants.tell(tx)
+            self.tell()
             ids = pruning.old_jobs(tx, clock.now() + 1)
             assert pruning.retire(tx, ids) == ids
         assert sorted(ids) == [n for n, job in self.jobs.items() if job.state in ENDED and not job.gone]
@@ -459,7 +546,10 @@ class StoreMachine(RuleBasedStateMachine):
             closed = queues.paused(tx)
             failures = {row["name"]: row["quick_failures"] for row in tx.rows("SELECT * FROM queue")}
             kept = {(row[0], row[1]): row[2] for row in tx.rows("SELECT job_id, number, attempt FROM checkpoint")}
+            deps = {(row[0], row[1]): (row[2], row[3]) for row in tx.rows("SELECT job_id, on_id, mode, ended FROM dep")}
             counts_are_real(tx)
+            assert [rules.broken(tx, name) for name in ("job.held", "dep.open", "dep.told")] == [[], [], []]
+        assert deps == {(n, on): dep for n, job in self.jobs.items() if not job.gone for on, dep in job.deps.items()}
         assert closed == self.paused
         assert {name: failures.get(name, 0) for name in QUEUES} == self.quick
         there = {n: job.saved for n, job in self.jobs.items() if not job.gone}
@@ -476,6 +566,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert (row["ended_at"] is not None) == (job.state in ENDED)
             assert (row["side"] is not None) == (job.state == "errored")
             assert row["state"] == "done" or row["state"] in ("pending", "running") or row["reason"]
+            assert row["on_hold"] == job.on_hold
+            if job.state == "held":
+                assert row["reason"] == (job.reason() or "backoff")  # that is over, and nobody has looked yet
             if job.state == "running":
                 assert (row["worker_id"], row["beat"]) == (job.worker, job.beat)
                 assert row["heartbeat_at"] is not None
@@ -494,8 +587,9 @@ class StoreMachine(RuleBasedStateMachine):
         for number, steps in told.items():
             job = self.jobs[number]
             assert [row["n"] for row in steps] == list(range(1, len(steps) + 1))
-            assert steps[0]["state"] == "pending"
-            moves = [row for row in steps if row["reason"] not in ("canceling", "frozen", "resumed")]
+            assert steps[0]["state"] == job.first
+            notes = [new["n"] for old, new in pairwise(steps) if new["state"] == old["state"]]
+            moves = [row for row in steps if row["n"] not in notes]
             assert all(new["state"] in MOVES[old["state"]] for old, new in pairwise(moves))
             assert all(old["attempt"] <= new["attempt"] for old, new in pairwise(steps))
             assert steps[-1]["state"] == moves[-1]["state"] == job.state

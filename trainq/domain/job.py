@@ -10,6 +10,8 @@ from trainq.domain.states import SYSTEM_CAUSES, USER_CAUSES, Side, State, side_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainq.domain.held import After
+
 BACKOFF_CEILING_S: Final = 600.0
 IDLE_REQUEUES: Final = 10
 """So many attempts in a row may each wish to be requeued at once without a new checkpoint."""
@@ -64,6 +66,10 @@ class NewJob(NamedTuple):
     grace_s: float | None = None
     data: tuple[DataSet, ...] = ()
     shape: str = ""  # its canonical text, domain/shape.py
+    begin_at: float | None = None
+    deadline_at: float | None = None
+    hold: bool = False
+    after: tuple[After, ...] = ()
 
 
 class Submission(NamedTuple):

@@ -14,7 +14,7 @@ from trainq.ops.change import BATCH, Change, in_batches
 from trainq.ops.lost import held_here, is_alive, take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
-from trainq.store import jobs, lost, reads
+from trainq.store import dependants, jobs, lost, reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,8 @@ class _Done(NamedTuple):
     rows: dict[int, Row]
     orphans: set[int]
     """Jobs asked to end whose worker has died on this host: its strays are ended before they are taken back."""
+    skipped: Sequence[Row] = ()
+    """Jobs that came after those that were canceled."""
 
 
 def cancel(
@@ -59,7 +61,11 @@ def cancel(
             for one in batch
             if one not in rows or not which.state or rows[one]["state"] in which.state  # as it was when selected
         ]
-        return _Done(changes, rows, set()) if dry_run else _without_workers(tx, queue, changes, rows)
+        if dry_run:
+            return _Done(changes, rows, set())
+        done = _without_workers(tx, queue, changes, rows)
+        skipped = dependants.tell(tx)
+        return done._replace(skipped=[*reads.owned(tx, skipped).values()]) if skipped else done
 
     def find_and_decide(tx: Transaction) -> tuple[Selected, _Done]:
         found = find(tx)
@@ -71,6 +77,7 @@ def cancel(
     def tell(done: _Done) -> list[Change]:
         point("cancel.committed")
         _tell(queue, done.rows, done.changes)
+        secrets.drop_all(queue.session, queue.paths, [uid_of(row) for row in done.skipped])
         return _take_back(queue, done)
 
     def change(batch: Sequence[int]) -> list[Change]:

@@ -24,8 +24,8 @@ from trainq.ops.lost import take_back
 from trainq.ops.queue import require_real_directories
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
+from trainq.store import jobs, pruning, reads
 from trainq.store import models as model_rows
-from trainq.store import pruning, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,6 +153,12 @@ class _Pass:
         if self.dry_run:
             return
         found = take_back(self.session, self.queue.settings.times.zombie_after)
+        with self.session.reading() as tx:
+            is_due = jobs.is_due(tx)
+        if is_due:  # nobody works here who would have seen to it
+            with self.session.writing() as tx:
+                jobs.promote(tx)
+            wake.ring(self.paths.bell_number)
         self.changes += [Change(one.job_id, "requeued" if one.state == "pending" else "ended") for one in found]
         if found:
             wake.ring(self.paths.bell_number)

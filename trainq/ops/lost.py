@@ -15,7 +15,7 @@ from trainq.base.crash import point
 from trainq.base.errors import TrainqError, Unsupported
 from trainq.ops import strays
 from trainq.ops.sure import surely
-from trainq.store import lost, reads
+from trainq.store import dependants, lost, reads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -36,13 +36,21 @@ def take_back(
         try:
             found += surely(
                 session,
-                lambda tx: lost.look(tx, hosts.identity(), clock.boot_s(), zombie_after_s, mine=mine, only=only),
+                lambda tx: _telling(
+                    tx, lost.look(tx, hosts.identity(), clock.boot_s(), zombie_after_s, mine=mine, only=only)
+                ),
                 _are_back,
             )
         except TrainqError:
             if not found:
                 raise
             # what was taken back has to be told; the others are looked at again by whoever comes next
+    return found
+
+
+def _telling(tx: Transaction, found: list[Lost]) -> list[Lost]:
+    """The same, and who comes after what has ended knows it."""
+    dependants.tell(tx)
     return found
 
 
@@ -73,7 +81,9 @@ def take_back_from_the_dead(session: Session, held: Sequence[Held]) -> list[Lost
     gone = [one for one in dead if one.uid not in left]
     found = surely(
         session,
-        lambda tx: [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")],
+        lambda tx: _telling(
+            tx, [each for one in gone for each in lost.expire_held(tx, one, f"worker {one.worker} is gone")]
+        ),
         _are_back,
     )
     point("expire.committed")

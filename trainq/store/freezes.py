@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainq.store.jobs import note
+from trainq.store.holds import note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

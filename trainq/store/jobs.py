@@ -11,10 +11,12 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.domain import held
 from trainq.domain.documents import document
 from trainq.domain.job import Budget, Claim, Decision, Outcome, Progress, decide, grow
 from trainq.domain.shape import encoded, shape_of
-from trainq.store import lanes
+from trainq.store import dependants, holds, lanes
+from trainq.store.holds import note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +35,15 @@ class LostClaim(Exception):  # a fact, not a fault
 
 DONE = Decision("done")
 CANCELED = Decision("canceled", "user")
+
+
+class Promoted(NamedTuple):
+    """What came due. `ended` never started: skipped, or past their deadline. `told`: of somebody's end. Not `is_all`: more
+    deadlines have passed than were worked off, so nothing is to be claimed before the next call."""
+
+    ended: list[int]
+    told: bool
+    is_all: bool
 
 
 class Flags(NamedTuple):
@@ -70,15 +81,17 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
     for kind, n in Counter((job.queue, job.shape) for job in jobs).items():
         in_lanes[kind] = lanes.intern(tx, kind[0], actor.user_id, kind[1])
         lanes.join(tx, in_lanes[kind], n)
+    edges = dependants.of_new(tx, ids, jobs)
+    free, of_held = holds.free(tx.now), holds.of_new(tx.now, ids, jobs, edges)
     tx.many(
-        "INSERT INTO job(id, submission_id, lane_id, state, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
-        " user_id, submitted_at, eligible_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s)"
-        " VALUES(?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO job(id, submission_id, lane_id, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
+        f" user_id, submitted_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s, {holds.COLUMNS})"
+        f" VALUES({', '.join('?' * 29)})",
         (
             (
                 number, submission_id, in_lanes[job.queue, job.shape], job.queue, job.priority, job.type, job.name, job.key, job.fingerprint,
-                job.model_key, job.tags, actor.user, actor.user_id, tx.now, tx.now, tx.now, by, job.max_attempts,
-                job.retries, job.time_s, job.grace_s,
+                job.model_key, job.tags, actor.user, actor.user_id, tx.now, tx.now, by, job.max_attempts,
+                job.retries, job.time_s, job.grace_s, *of_held.get(number, free),
             )
             for number, job in zip(ids, jobs, strict=True)
         ),
@@ -88,6 +101,8 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
         for item in job.data:
             _name_data(tx, number, item)
     tx.named("count_in", first=ids.start, last=ids.stop - 1)
+    dependants.put_in(tx, edges)
+    dependants.tell(tx)
     return ids
 
 
@@ -116,9 +131,15 @@ def count_active(tx: Transaction) -> int:
     return int(tx.value("SELECT total(n) FROM count WHERE counted_as IN ('held','open')"))
 
 
-def promote(tx: Transaction) -> None:
-    """Make due jobs eligible."""
+def promote(tx: Transaction) -> Promoted:
+    """End what has not started by its deadline, make due jobs eligible, and tell the dependants of what has ended."""
+    if not is_due(tx):
+        return Promoted([], told=False, is_all=True)
+    late = [row[0] for row in tx.named("too_late")]
     tx.named("promote")
+    is_told = dependants.is_any(tx)
+    skipped = dependants.tell(tx)
+    return Promoted([*late, *skipped], is_told, is_all=len(late) < dependants.MOST)
 
 
 def is_pending(tx: Transaction, job_id: int) -> bool:
@@ -155,13 +176,14 @@ def to_prove(tx: Transaction, limit: int) -> list[int]:
 
 
 def next_due(tx: Transaction) -> float | None:
-    """When the next held job comes due, in the backend's time."""
+    """When the next held job comes due, or a deadline passes, in the backend's time; in the past, if somebody has to be told
+    of an end."""
     found: float | None = tx.named("next_due")[0][0]
     return found
 
 
 def is_due(tx: Transaction) -> bool:
-    """Whether a held job could be promoted now."""
+    """Whether `promote` has something to do now."""
     due = next_due(tx)
     return due is not None and due <= tx.now
 
@@ -357,17 +379,17 @@ def are_canceled(tx: Transaction, ids: Iterable[int], *, at_once: bool) -> bool:
 
 
 def retry(tx: Transaction, job_id: int, by: str) -> bool:
-    """Run an errored or canceled job again under its id. False when its state does not allow it."""
-    return bool(tx.named("retry", id=job_id, by=by))
-
-
-def note(tx: Transaction, job_id: int, state: str, reason: str | None, by: str | None, message: str | None) -> None:
-    """A row of history that is no change of state."""
-    tx.rows(
-        "INSERT INTO event(job_id, n, at, state, reason, attempt, by, message)"
-        " SELECT ?, coalesce(max(n), 1) + 1, ?, ?, ?, coalesce(max(attempt), 0), ?, ? FROM event WHERE job_id = ?",
-        (job_id, tx.now, state, reason, by, message, job_id),
-    )
+    """Run an errored or canceled job again under its id, once what it comes after and its begin allow it; a person's hold
+    is none any more. False when its state does not allow it."""
+    sql = "SELECT CAST(begin_at AS REAL) AS begin_at FROM job WHERE id = ? AND state IN ('errored', 'canceled')"
+    row = tx.one(sql, (job_id,))
+    if row is None:
+        return False
+    begin_at = row["begin_at"]
+    due_at = begin_at if begin_at is not None and begin_at > tx.now else None
+    reason = held.holds(False, dependants.wait_again(tx, job_id), due_at, begin_at, tx.now)
+    state = "held" if reason else "pending"
+    return bool(tx.named("retry", id=job_id, by=by, state=state, reason=reason, due_at=due_at))
 
 
 def note_hook(tx: Transaction, job_id: int, message: str) -> None:

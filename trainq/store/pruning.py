@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainq.store import lanes
+from trainq.store import dependants, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,8 @@ def retire(tx: Transaction, ids: Sequence[int]) -> list[int]:
     """Move ended jobs to the past and delete their rows; the ids of those that went."""
     gone = []
     for job_id in ids:
+        if not dependants.is_told(tx, job_id):
+            continue  # its dependants are not done with it
         tx.named("retire", id=job_id)
         sql = "DELETE FROM job WHERE id = ? AND state IN ('done','errored','canceled','skipped')"
         if tx.changed(sql, (job_id,)):

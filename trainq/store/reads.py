@@ -46,6 +46,12 @@ def owned(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
     return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
 
 
+def holding(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
+    """Of these jobs what who holds or releases them must know."""
+    sql = "SELECT id, state, on_hold, user, user_id FROM job WHERE id"
+    return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
+
+
 def states(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
     """The states of these jobs; those without a row are left out."""
     return {row["id"]: row["state"] for row in _many(tx, "SELECT id, state FROM job WHERE id", ids)}

@@ -38,6 +38,23 @@ RULES: dict[str, str] = {
         "SELECT 'job ' || id || ' runs with the reason ' || coalesce(reason, 'none') FROM job"
         " WHERE state = 'running' AND cancel_at IS NULL AND (freeze_at IS NOT NULL) <> (reason IS 'frozen')"
     ),
+    "job.held": (
+        "SELECT 'job ' || id || ' is ' || state || coalesce(' ' || reason, '') || ', on hold: ' || on_hold || ', waits for '"
+        " || waits_for || ' jobs' FROM job WHERE CASE state"
+        " WHEN 'held' THEN NOT CASE reason WHEN 'user' THEN on_hold = 1 WHEN 'dependency' THEN on_hold = 0 AND waits_for > 0"
+        " WHEN 'begin_time' THEN on_hold = 0 AND waits_for = 0 AND due_at = begin_at"
+        " WHEN 'backoff' THEN on_hold = 0 AND waits_for = 0 AND due_at IS NOT NULL ELSE 0 END"
+        " WHEN 'canceled' THEN on_hold WHEN 'skipped' THEN on_hold ELSE on_hold OR waits_for END"
+    ),
+    "dep.open": (
+        "SELECT 'job ' || j.id || ' waits for ' || j.waits_for || ' jobs, there are ' || count(d.on_id) FROM job j"
+        " LEFT JOIN dep d ON d.job_id = j.id AND d.ended IS NULL GROUP BY j.id HAVING j.waits_for <> count(d.on_id)"
+    ),
+    "dep.told": (
+        "SELECT 'job ' || d.job_id || ' waits for job ' || d.on_id || ', which is ' || coalesce(o.state || ' and does not know', 'gone')"
+        " FROM dep d LEFT JOIN job o ON o.id = d.on_id WHERE d.ended IS NULL AND NOT EXISTS(SELECT 1 FROM to_tell t WHERE t.id = d.on_id)"
+        f" AND (o.id IS NULL OR o.state IN {_ENDED} OR NOT o.has_dependants)"
+    ),
     "job.costs": (
         "SELECT 'job ' || id || ' has used ' || system_used || ' of ' || max_attempts || ', ' || user_used || ' of ' || retries"
         " FROM job WHERE system_used > max_attempts OR user_used > retries OR attempt < system_used + user_used"
@@ -54,7 +71,7 @@ RULES: dict[str, str] = {
     "job.once": "SELECT 'job ' || id || ' is present and past' FROM job JOIN past USING(id)",
     "job.parts_without": " UNION ALL ".join(
         f"SELECT '{table}: there is no job ' || job_id FROM {table} t WHERE {_NO_JOB}"
-        for table in ("spec", "job_data", "sighting", "checkpoint")
+        for table in ("spec", "job_data", "sighting", "checkpoint", "dep")
     )
     + f" UNION ALL SELECT 'event: there was no job ' || job_id FROM event t WHERE {_NO_JOB} AND {_NO_PAST}",
     "history.moves": (

@@ -46,6 +46,8 @@ CREATE TABLE lane(
 );
 
 -- The hot row: small, since every claim and beat rewrites its page. What is long lies in spec, data and submission.
+-- What holds a job: a person (`on_hold`), jobs it comes after (`waits_for`, so many), a time (`due_at`: of its begin or its
+-- backoff); `reason` is the first of them. `first_reason` is what it was held for when it was put in, and never changes.
 CREATE TABLE job(
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   submission_id INTEGER NOT NULL,
@@ -107,14 +109,38 @@ CREATE TABLE job(
   resumed_from INTEGER,
   save_failed INTEGER,
   idle_requeues INTEGER NOT NULL DEFAULT 0,
+  first_reason TEXT,
+  begin_at REAL,
+  deadline_at REAL,
+  on_hold INTEGER NOT NULL DEFAULT 0,
+  waits_for INTEGER NOT NULL DEFAULT 0,
+  has_dependants INTEGER NOT NULL DEFAULT 0,
   counted_as TEXT AS (iif(state IN ('pending','running'), 'open', state))
 );
 CREATE INDEX job_open ON job(state DESC, lane_id, priority DESC, id) WHERE state = 'running' OR state = 'pending';
-CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND due_at IS NOT NULL;
+CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND on_hold = 0 AND waits_for = 0 AND due_at IS NOT NULL;
+CREATE INDEX job_deadline ON job(deadline_at) WHERE deadline_at IS NOT NULL AND attempt = 0 AND state IN ('held','pending');
 CREATE INDEX job_held ON job(id) WHERE state = 'held';
 CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped');
 CREATE INDEX job_key ON job(key, id) WHERE key IS NOT NULL;
 CREATE INDEX job_fingerprint ON job(fingerprint, id) WHERE fingerprint IS NOT NULL;
+
+-- The jobs a job comes after, and which end of each it wants. `ended`: how it has ended; NULL as long as it is waited for,
+-- and `waits_for` counts those. What was met stays met, whatever becomes of that job.
+CREATE TABLE dep(
+  job_id INTEGER NOT NULL,
+  on_id INTEGER NOT NULL,
+  mode TEXT NOT NULL,
+  ended TEXT,
+  PRIMARY KEY(job_id, on_id)
+) WITHOUT ROWID;
+CREATE INDEX dep_on ON dep(on_id, ended);
+
+-- Jobs that have ended and whose dependants have not all been told. A row for each end, not for each dependant: the end of
+-- a job that a million wait for costs no more than another. Who works it off is store/dependants.py.
+CREATE TABLE to_tell(
+  id INTEGER PRIMARY KEY
+);
 
 -- What is executed: argv or call, parameters and the rest of the request, one JSON document a job.
 CREATE TABLE spec(
@@ -192,7 +218,8 @@ CREATE TABLE past(
   ended_at REAL NOT NULL,
   exit_code INTEGER,
   signal INTEGER,
-  error TEXT
+  error TEXT,
+  first_reason TEXT
 );
 CREATE INDEX past_ended ON past(ended_at, id);
 CREATE INDEX past_fingerprint ON past(fingerprint, id) WHERE fingerprint IS NOT NULL;
@@ -201,11 +228,11 @@ CREATE INDEX past_key ON past(key, id) WHERE key IS NOT NULL;
 CREATE VIEW history AS
   SELECT * FROM event
   UNION ALL
-  SELECT j.id, 1, j.submitted_at, 'pending', NULL, 0, NULL, NULL, j.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
+  SELECT j.id, 1, j.submitted_at, iif(j.first_reason IS NULL, 'pending', 'held'), j.first_reason, 0, NULL, NULL, j.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL
   FROM job j JOIN submission s ON s.id = j.submission_id
   UNION ALL
-  SELECT p.id, 1, p.submitted_at, 'pending', NULL, 0, NULL, NULL, p.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
+  SELECT p.id, 1, p.submitted_at, iif(p.first_reason IS NULL, 'pending', 'held'), p.first_reason, 0, NULL, NULL, p.user || '@' || s.host, NULL, NULL, NULL, NULL, NULL, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL
   FROM past p JOIN submission s ON s.id = p.submission_id;
 
@@ -347,9 +374,14 @@ WHEN OLD.state = 'running' AND NEW.state <> 'running' BEGIN
     NEW.storing_at, NEW.cause, NEW.exit_code, NEW.signal, NEW.error, NEW.metrics,
     NEW.resumed_from, NEW.gpus);
 END;
+CREATE TRIGGER job_has_ended AFTER UPDATE OF state ON job
+WHEN NEW.has_dependants AND NEW.state IN ('done','errored','canceled','skipped') AND OLD.state <> NEW.state BEGIN
+  INSERT OR IGNORE INTO to_tell VALUES(NEW.id);
+END;
 CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN
   DELETE FROM spec WHERE job_id = OLD.id;
   DELETE FROM job_data WHERE job_id = OLD.id;
   DELETE FROM sighting WHERE job_id = OLD.id;
   DELETE FROM checkpoint WHERE job_id = OLD.id;
+  DELETE FROM dep WHERE job_id = OLD.id;
 END;

@@ -7,14 +7,62 @@ INSERT INTO count SELECT queue, counted_as, count(*) FROM job WHERE id BETWEEN :
 ON CONFLICT(queue, counted_as) DO UPDATE SET n = n + excluded.n
 
 -- name: promote
--- Due jobs become eligible; bounded, so that a flood of them does not hold the gate.
+-- Due jobs become eligible, if nothing but the time has held them; bounded, so that a flood of them does not hold the gate.
 UPDATE job SET state = 'pending', reason = NULL, due_at = NULL, eligible_at = :now, changed_at = :now, changed_by = NULL,
   message = NULL
-WHERE id IN (SELECT id FROM job INDEXED BY job_due WHERE state = 'held' AND due_at <= :now ORDER BY due_at LIMIT 500)
+WHERE id IN (SELECT id FROM job INDEXED BY job_due
+  WHERE state = 'held' AND on_hold = 0 AND waits_for = 0 AND due_at <= :now ORDER BY due_at LIMIT 500)
+
+-- name: too_late
+-- What has not started by its deadline ends, whatever has held it; bounded as well, and who could not do all claims nothing.
+UPDATE job SET state = 'canceled', reason = 'deadline', ended_at = :now, changed_at = :now, changed_by = NULL,
+  message = 'it had not started by its deadline', due_at = NULL, on_hold = 0, cause = NULL, exit_code = NULL, signal = NULL,
+  error = NULL
+WHERE id IN (SELECT id FROM job INDEXED BY job_deadline
+  WHERE attempt = 0 AND state IN ('held','pending') AND deadline_at <= :now ORDER BY deadline_at LIMIT 500)
+RETURNING id
 
 -- name: next_due
--- When the next held job comes due; by a number, not by what else a member of a group may have written there.
-SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 'held' AND due_at < 1e99
+-- When a held job comes due, or a deadline passes, or at once when somebody has to be told of an end; by a number, not by
+-- what else a member of a group may have written there.
+SELECT min(at) FROM (
+  SELECT min(due_at) AS at FROM job INDEXED BY job_due WHERE state = 'held' AND on_hold = 0 AND waits_for = 0 AND due_at < 1e99
+  UNION ALL
+  SELECT min(deadline_at) FROM job INDEXED BY job_deadline
+    WHERE attempt = 0 AND state IN ('held','pending') AND deadline_at < 1e99
+  UNION ALL
+  SELECT 0 WHERE EXISTS(SELECT 1 FROM to_tell))
+
+-- name: hold
+-- A person holds what waits; whatever else holds it stays in its columns.
+UPDATE job SET state = 'held', reason = 'user', on_hold = 1, changed_at = :now, changed_by = :by, message = :message
+WHERE id = :id AND state IN ('held', 'pending') AND on_hold = 0
+RETURNING id
+
+-- name: hold_on
+-- What held a job has gone, and something else holds it still: no move, no row of history.
+UPDATE job SET reason = :reason WHERE id = :id AND state = 'held'
+
+-- name: let_go
+-- Nothing holds it any more.
+UPDATE job SET state = 'pending', reason = NULL, on_hold = 0, due_at = NULL, eligible_at = :now, changed_at = :now,
+  changed_by = :by, message = NULL
+WHERE id = :id AND state = 'held'
+
+-- name: skip
+-- A job it came after has not ended as asked; the words say which.
+UPDATE job SET state = 'skipped', reason = 'dep_failed', ended_at = :now, changed_at = :now, changed_by = NULL,
+  message = :why, error = :why, due_at = NULL, on_hold = 0, cause = NULL, exit_code = NULL, signal = NULL
+WHERE id = :id AND state = 'held'
+RETURNING id
+
+-- name: reopen
+-- What was skipped waits again, under its id.
+UPDATE job SET state = 'held', reason = 'dependency', ended_at = NULL, changed_at = :now, changed_by = :by, message = NULL,
+  error = NULL, due_at = CASE WHEN begin_at > :now THEN begin_at END,
+  deadline_at = CASE WHEN deadline_at > :now THEN deadline_at END
+WHERE id = :id AND state = 'skipped'
+RETURNING id
 
 -- name: heads
 -- The next job of each of these lanes: one step down the partial index for each, however deep the queue. What is reckoned
@@ -111,8 +159,8 @@ WHERE id = :id AND attempt = :attempt AND worker_id = :worker_id AND state = 'ru
 -- name: cancel_waiting
 -- A waiting job is canceled at once; how an attempt before ended is history.
 UPDATE job SET state = 'canceled', reason = 'user', cancel_at = :now, cancel_by = :by, ended_at = :now,
-  changed_at = :now, changed_by = :by, message = :message, due_at = NULL, cause = NULL, exit_code = NULL, signal = NULL,
-  error = NULL
+  changed_at = :now, changed_by = :by, message = :message, due_at = NULL, on_hold = 0, cause = NULL, exit_code = NULL,
+  signal = NULL, error = NULL
 WHERE id = :id AND state IN ('held', 'pending')
 RETURNING id
 
@@ -135,8 +183,10 @@ UPDATE job SET freeze_at = NULL, freeze_by = NULL, reason = NULL
 WHERE id = :id AND state = 'running' AND cancel_at IS NULL AND freeze_at IS NOT NULL
 
 -- name: retry
--- The same id runs again, both costs back to 0; what it was is in attempt and history.
-UPDATE job SET state = 'pending', reason = NULL, side = NULL, eligible_at = :now, ended_at = NULL, changed_at = :now,
+-- The same id runs again, both costs back to 0; what it was is in attempt and history. A deadline that has passed is none.
+UPDATE job SET state = :state, reason = :reason, side = NULL, due_at = :due_at,
+  deadline_at = CASE WHEN deadline_at > :now THEN deadline_at END,
+  eligible_at = CASE WHEN :state = 'pending' THEN :now END, ended_at = NULL, changed_at = :now,
   changed_by = :by, message = NULL, user_used = 0, system_used = 0, idle_requeues = 0, cancel_at = NULL, cancel_by = NULL,
   cancel_grace_s = NULL, cause = NULL, exit_code = NULL, signal = NULL, error = NULL, fraction = NULL, step = NULL,
   total = NULL, note = NULL, metrics = NULL
@@ -172,10 +222,11 @@ RETURNING last_version
 -- name: retire
 -- Ended rows past their age move to the past, oldest first and a bounded number at a time.
 INSERT OR REPLACE INTO past(id, uid, submission_id, state, reason, side, queue, priority, type, name, key, fingerprint,
-  model_key, model_version, tags, user, user_id, attempt, submitted_at, started_at, ended_at, exit_code, signal, error)
+  model_key, model_version, tags, user, user_id, attempt, submitted_at, started_at, ended_at, exit_code, signal, error,
+  first_reason)
 SELECT j.id, s.uid || '.' || (j.id - s.first_id), j.submission_id, j.state, j.reason, j.side, j.queue, j.priority, j.type,
   j.name, j.key, j.fingerprint, j.model_key, j.model_version, j.tags, j.user, j.user_id, j.attempt, j.submitted_at,
-  j.started_at, j.ended_at, j.exit_code, j.signal, j.error
+  j.started_at, j.ended_at, j.exit_code, j.signal, j.error, j.first_reason
 FROM job j JOIN submission s ON s.id = j.submission_id
 WHERE j.id = :id AND j.state IN ('done', 'errored', 'canceled', 'skipped')
 

@@ -383,11 +383,16 @@ class Worker:
         for name in done.paused:
             self._teller.say("queue paused", queue=name, reason="breaker", failures=self.queue.settings.limits.breaker)
         self._take_back(done)
-        if any(one.state != "pending" for one in done.found):
+        promoted = done.promoted
+        if any(one.state != "pending" for one in done.found) or (promoted and promoted.ended):
             secrets.drop_ended(self.session, self.queue.paths)
-        if done.found or any(
-            one.decision is not None and (self._scheduler.is_limited or one.decision.state in ("pending", "held"))
-            for one in done.settled
+        if (
+            done.found
+            or (promoted and promoted.told)
+            or any(
+                one.decision is not None and (self._scheduler.is_limited or one.decision.state in ("pending", "held"))
+                for one in done.settled
+            )
         ):
             wake.ring(self.queue.paths.bell_number)
 

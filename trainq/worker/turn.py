@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.job import Claimed
     from trainq.domain.offer import Offer
-    from trainq.store.jobs import Flags
+    from trainq.store.jobs import Flags, Promoted
     from trainq.store.lost import Held, Lost
     from trainq.store.scheduler import Scheduler
     from trainq.store.session import Transaction
@@ -69,6 +69,7 @@ class Done(NamedTuple):
     drained_by: str | None  # who has asked it to end, unless it does
     next_due: float | None
     waits: bool  # something that keeps it from its end
+    promoted: Promoted | None = None
 
 
 class StoreFailed(Exception):  # an answer: this attempt's end is another one
@@ -81,7 +82,6 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
     if drained_by is not None:
         wanted = wanted._replace(state=DRAINING, may_claim=0)
     done = Done([], [], [], [], [], [], [], [], drained_by, None, waits=True)
-    jobs.promote(tx)
     now = clock.boot_s()
     if wanted.adrift:
         _take_in(tx, attempts, wanted)
@@ -98,8 +98,11 @@ def take(tx: Transaction, attempts: Sequence[Attempt], wanted: Wanted) -> Done:
         workers.move(tx, wanted.worker_id, wanted.state)
         done.held.extend(held_here(tx))
         done.found.extend(lost.look(tx, wanted.observer, now, wanted.zombie_after_s, mine=wanted.worker_id))
-    _claim(tx, attempts, wanted, done)
-    return done._replace(next_due=jobs.next_due(tx), waits=something_waits(tx, wanted.scheduler, wanted.until))
+    promoted = jobs.promote(tx)  # after all that may have ended, so that what came after it can be claimed
+    if promoted.is_all:
+        _claim(tx, attempts, wanted, done)
+    waits = something_waits(tx, wanted.scheduler, wanted.until)
+    return done._replace(next_due=jobs.next_due(tx), waits=waits, promoted=promoted)
 
 
 def something_waits(tx: Transaction, scheduler: Scheduler, until: str | None) -> bool:
