@@ -10,6 +10,7 @@ from store_builders import new_job, put
 from trainq.base.errors import Storage
 from trainq.domain.selectors import Filter
 from trainq.ops.cancel import cancel
+from trainq.ops.hold import hold, release
 from trainq.ops.queue import open_queue
 from trainq.ops.retry import retry
 from trainq.store import jobs, reads
@@ -87,3 +88,24 @@ def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue):
     done = cancel(queue, ["6-8"], Filter(state=("pending",)))
     other.session.close()
     assert [(one.id, one.result) for one in done] == [(6, "canceled"), (8, "canceled")]
+
+
+def test_many_are_held_and_released_in_batches(queue):
+    """E08: a transaction for 500 ids at most, and an answer for each."""
+    for change, result in ((hold, "held"), (hold, "already"), (release, "released"), (release, "already")):
+        said = traced(queue)
+        done = change(queue, ["1-1100"])
+        assert [(one.id, one.result) for one in done] == [(number, result) for number in range(1, MANY + 1)]
+        assert said.count("BEGIN IMMEDIATE") == 3
+
+
+def test_others_jobs_are_held_by_nobody_but_whose_queue_it_is(queue):
+    """E08, Q37: a third user is denied, with whose job it is, and nothing is changed; the owner of the directory may."""
+    with queue.session.writing() as tx:
+        tx.rows("UPDATE job SET user = 'bob', user_id = 4242 WHERE id = 1")
+    queue.actor = queue.actor._replace(user_id=4343)
+    for change in (hold, release):
+        [done] = change(queue, ["1"])
+        assert (done.result, done.error) == ("denied", "job 1 belongs to bob")
+    queue.actor = queue.actor._replace(user_id=queue.owner_id)
+    assert [change(queue, ["1"])[0].result for change in (hold, release)] == ["held", "released"]

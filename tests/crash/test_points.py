@@ -53,6 +53,9 @@ POINTS = {
     "sweep": ("checkpoint.aside",),
     "cancel": (*_turns(2), "cancel.committed", "secrets.dropped"),
     "cancel running": (*_turns(2), "cancel.committed"),
+    "hold": (*_turns(2), "hold.committed"),
+    "after": (*_turns(4), "finish.committed"),
+    "reopen": (*STORE, "retry.committed"),
     "retry": ("retry.secrets_kept", *STORE, "retry.committed"),
     "prune": ("prune.retired", "prune.data_forgotten", *(f"prune.step:{n}" for n in range(1, 11)), *_turns(9)),
     "orphan": ("publish.renamed", *_turns(4)),
@@ -245,6 +248,43 @@ def cancel_running(tq: CrashTq, point: str) -> None:
     assert harness.ends(tq)[number] == ["canceled"]
 
 
+def hold(tq: CrashTq, point: str) -> None:
+    """E08: held and released, it was done or it was not; again it is done, and the job runs once."""
+    number = tq.submit("--", "true")
+    for verb in ("hold", "release"):
+        die(tq, point, verb, number)
+        harness.check(tq, work=False)
+        tq.ok(verb, number)
+    assert len(tq.history(number)) == 3
+    harness.check(tq)
+    assert harness.ends(tq)[number] == ["done"]
+
+
+def after(tq: CrashTq, point: str) -> None:
+    """E06: a worker dies around an end that others wait for: who comes next tells them, and no end is told twice."""
+    first = tq.submit("--", "true")
+    good, bad = tq.submit("--after", first, "--", "true"), tq.submit("--after", f"fail:{first}", "--", "true")
+    last = tq.submit("--after", f"{good},any:{bad}", "--", "true")
+    die(tq, point, "worker", "--once")
+    harness.check(tq)
+    assert [harness.ends(tq)[number] for number in (first, good, bad, last)] == [["done"], ["done"], [], ["done"]]
+    assert [row["state"] for row in tq.history(bad)] == ["held", "skipped"]
+
+
+def reopen(tq: CrashTq, point: str) -> None:
+    """E06: what was skipped is reopened with what it waits for, or neither is."""
+    first = tq.submit("--shell", "test -e good")
+    second = tq.submit("--after", first, "--", "true")
+    tq.ok("worker", "--once")
+    (tq.dir / "good").touch()
+    die(tq, point, "retry", first, "--with-dependants")
+    harness.check(tq, work=False)
+    assert tq.state(second) == ("skipped" if tq.state(first) == "errored" else "held")
+    tq.ok("retry", first, "--with-dependants")
+    harness.check(tq)
+    assert [harness.ends(tq)[number] for number in (first, second)] == [["errored", "done"], ["done"]]
+
+
 def retry(tq: CrashTq, point: str) -> None:
     """It was done or it was not; again it is done, and the job runs once more."""
     number = tq.submit(*ONE, "--seed", "2", env=SECRET)
@@ -287,6 +327,6 @@ def prune_one(tq: CrashTq, point: str) -> None:
 FLOWS: dict[str, Callable[[CrashTq, str], None]] = {
     each.__name__: each
     for each in (
-        init, convert, submit, group_submit, group_prune, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, retry, prune, orphan, prune_one
+        init, convert, submit, group_submit, group_prune, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, hold, after, reopen, retry, prune, orphan, prune_one
     )
 }  # fmt: skip

@@ -20,6 +20,7 @@ NEXT = {
     "running": "trainq logs -f {id}",
     "errored": "trainq logs {id}; trainq retry {id}",
     "canceled": "trainq retry {id}",
+    "skipped": "trainq history {id}",
 }
 
 
@@ -96,8 +97,11 @@ def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | Non
     return [
         ("state", state),
         ("waiting", job["waiting_for"]),
+        ("after", ", ".join(f"{item['on']}:{item['job']}" for item in job["after"])),
+        ("begins", _time(row.get("begin_at"), now)),
+        ("deadline", _time(row.get("deadline_at"), now)),
         ("position", str(job["position"]) if job["position"] else None),
-        ("progress", _progress(progress) if job["state"] != "pending" else None),
+        ("progress", _progress(progress) if job["state"] not in ("held", "pending") else None),
         ("metrics", short_values(job["metrics"] or {})),
         ("submitted", local_short(row["submitted_at"], now)),
         ("attempt", str(attempt["n"]) if attempt["n"] else None),
@@ -110,6 +114,10 @@ def _how(job: dict[str, Any], row: Row, now: float) -> list[tuple[str, str | Non
         *_lines("error", result["error"]),
         ("message", job["message"] if job["message"] != result["error"] else None),
     ]
+
+
+def _time(at: float | None, now: float) -> str | None:
+    return None if at is None else local_short(at, now)
 
 
 def _lines(label: str, text: str | None) -> list[tuple[str, str]]:

@@ -24,6 +24,8 @@ COMMANDS: dict[str, str] = {
     "wait": "wait until jobs have ended or run",
     "cancel": "cancel jobs",
     "retry": "run ended jobs again, under the same id",
+    "hold": "keep jobs from starting",
+    "release": "let held jobs start",
     "pause": "start nothing from a queue, or freeze running jobs",
     "resume": "open a paused queue, or let frozen jobs go on",
     "worker": "run jobs here",

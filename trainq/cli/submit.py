@@ -182,6 +182,8 @@ def _read(given: dict[str, Any]) -> dict[str, Any]:
 
 def _gathered(field: Field, found: list[Any]) -> Any:
     """What an option that may be repeated came to; of variables the last one counts, as in every shell."""
+    if field.name == "after":
+        return tuple(wish for some in found for wish in some)
     if not isinstance(found[0], tuple):
         return tuple(found)
     return dict(found) if field.name == "env" else named_once(found)

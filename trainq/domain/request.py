@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue
-from trainq.base.units import duration, size
+from trainq.base.units import duration, moment, size
 from trainq.base.words import quoted
 from trainq.domain.devices import check_type
+from trainq.domain.held import check_after, read_after
 from trainq.domain.params import check_text
 from trainq.domain.states import USER_CAUSES
 
@@ -106,6 +107,14 @@ def _positive(value: Any) -> float:
     if seconds <= 0:
         raise BadValue(f"a duration above zero was expected, not {value!r}")
     return seconds
+
+
+def _moment(value: Any) -> str:
+    """The word for a time, as it was typed: only who knows what time it is can tell which."""
+    if not isinstance(value, str):
+        raise BadValue(f'a time such as "18:00" or "+2h" was expected, not {value!r}')
+    moment(value, 1e9)
+    return value
 
 
 def _size(value: Any) -> int:
@@ -258,6 +267,10 @@ FIELDS: Final[tuple[Field, ...]] = (
         "what to do when it is there already: return its id (default with --key), fail (default of types), replace, run",
         "|".join(ON_DUPLICATE), spec="on_duplicate",
     ),
+    Field("after", ("--after",), read_after, check_after, "not before these have ended: ok:12 (done), any:13, fail:14, ok:key:K", "ok:ID,…", many=True),
+    Field("begin", ("--begin",), _moment, _moment, "not before this time: 18:00, +2h, '2026-11-30 18:00'", "TIME"),
+    Field("deadline", ("--deadline",), _moment, _moment, "canceled if it has not started by this time", "TIME"),
+    Field("hold", ("--hold",), _yes_word, _yes, "not before it is released: trainq release", flag=True),
     Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
     Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
     Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),

@@ -12,7 +12,7 @@ from trainq.base.units import rfc3339
 from trainq.domain.documents import document
 from trainq.domain.job import RETRY_ON
 from trainq.domain.states import ENDED
-from trainq.store import reads
+from trainq.store import dependants, reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,11 +40,12 @@ class Details(NamedTuple):
     specs: Mapping[int, str]
     data: Mapping[int, list[Row]]
     attempts: Mapping[int, list[Row]]
+    after: Mapping[int, list[Row]]
 
 
 def details(tx: Transaction, ids: Sequence[int]) -> Details:
     """Everything besides the rows that the cards of these jobs show."""
-    return Details(reads.specs(tx, ids), reads.data_sets(tx, ids), reads.attempts(tx, ids))
+    return Details(reads.specs(tx, ids), reads.data_sets(tx, ids), reads.attempts(tx, ids), dependants.of_jobs(tx, ids))
 
 
 def card(row: Row, more: Details, view: View) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "seed": spec.get("seed", 0) if spec else None,
         "data": _data(more.data.get(number, [])),
         "array": {"id": None, "index": None, "count": None},
-        "after": [],
+        "after": [{"job": item["on_id"], "on": item["mode"]} for item in more.after.get(number, [])],
         "request": _request(row, spec),
         "retry": {
             "max": row.get("retries"),
@@ -96,6 +97,8 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "times": {
             "submitted_at": time_of(row["submitted_at"]),
             "eligible_at": time_of(row.get("eligible_at")),
+            "begin_at": time_of(row.get("begin_at")),
+            "deadline_at": time_of(row.get("deadline_at")),
             "queued_s": queued_s(row, view.now),
             "run_s": run_s(row, view.now),
         },

@@ -11,9 +11,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import BadData, BadValue, GpuLimit, TrainqError, UnknownQueue, Usage
 from trainq.base.setting_rows import DEFAULT_QUEUE
+from trainq.base.units import moment
 from trainq.domain import environment, fingerprint, params
 from trainq.domain.job import RETRY_ON, DataSet, NewJob
 from trainq.domain.keys import expand_key, model_key
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainq.base.git import Asked
+    from trainq.domain.held import Wish
     from trainq.domain.request import Request
     from trainq.domain.types import TypeSpec
     from trainq.ops.queue import Queue
@@ -43,6 +46,8 @@ class Draft(NamedTuple):
     on_duplicate: str
     secrets: Mapping[str, str]
     snapshot: str | None
+    after: tuple[Wish, ...] = ()
+    where: str = ""  # in a file of many
 
 
 class Shared(NamedTuple):
@@ -97,6 +102,7 @@ def _check(request: Request, shared: Shared) -> Draft:
     code = shared.code.document(cwd, request)
     spec = {"cwd": cwd, **({"code": code} if code else {}), **_spec(request, kind, given, seed, own)}
     spec |= _needs(values, kind, shared)
+    begin_at, deadline_at = _times(values) if "begin" in values or "deadline" in values else (None, None)
     job = NewJob(
         queue=_queue(values, kind, shared),
         name=values.get("name") or readable(_name(request, kind)),
@@ -113,10 +119,24 @@ def _check(request: Request, shared: Shared) -> Draft:
         grace_s=values.get("grace"),
         data=tuple(item for item, _ in data.values()),
         shape=encoded(shape_of(spec)),
+        begin_at=begin_at,
+        deadline_at=deadline_at,
+        hold=values.get("hold", False),
     )
     default = "run" if kind is None else "fail"
     on_duplicate = values.get("on_duplicate") or ("return" if job.key else default)
-    return Draft(job, on_duplicate, own.private, code.get("snapshot"))
+    return Draft(job, on_duplicate, own.private, code.get("snapshot"), values.get("after", ()), request.where)
+
+
+def _times(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """When it may start at the earliest and must have started at the latest. Raises BadValue where that cannot be."""
+    now = clock.now()
+    begin_at = moment(values["begin"], now) if "begin" in values else None
+    deadline_at = moment(values["deadline"], now) if "deadline" in values else None
+    if deadline_at is not None and deadline_at <= max(now, begin_at or 0.0):
+        late = "has passed" if deadline_at <= now else "is not after --begin"
+        raise BadValue(f"--deadline {values['deadline']} {late}: it could never start")
+    return begin_at, deadline_at
 
 
 def _type_of(request: Request, shared: Shared) -> TypeSpec | None:

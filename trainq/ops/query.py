@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotFound
 from trainq.domain.documents import document
+from trainq.domain.held import WANTED
 from trainq.domain.states import ACTIVE, STATES
 from trainq.ops.cards import View, card, details, reason_of
 from trainq.ops.paused import opens, sentence
@@ -143,13 +144,31 @@ def _listing(
         for row in rows:
             row["attempts"] = more.attempts.get(row["id"], [])
         if one and rows:
-            _place(tx, view, rows[0], jobs[0])
+            _place(tx, view, rows[0], jobs[0], more.after.get(rows[0]["id"], []))
     for row in rows:
         row["reason"] = reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
 
 
-def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any]) -> None:
+def _held_for(row: Row, after: list[Row]) -> str | None:
+    """All that holds a job, in words and ids; the first of it is its reason."""
+    from trainq.base.units import rfc3339
+
+    words = (
+        [f"its release, held by {row['changed_by']}" if row["reason"] == "user" else "its release"]
+        if row["on_hold"]
+        else []
+    )
+    words += [
+        f"job {item['on_id']} ({item['state']}) {WANTED.get(item['mode'], item['mode'])}"
+        for item in after
+        if item["ended"] is None
+    ]
+    words += [rfc3339(row["due_at"])] if row["due_at"] else []
+    return "; ".join(words) or None
+
+
+def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any], after: list[Row]) -> None:
     """What only a single card shows: the place in the queue, and what a waiting job waits for."""
     if row["state"] == "pending":
         job["position"] = reads.position(tx, row)
@@ -162,7 +181,6 @@ def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any]) -> None:
             job["waiting_for"] = f"{ahead} before it" if ahead and verdict.reason != "no_worker" else verdict.text
     elif row["state"] == "running" and row["reason"] == "frozen":
         row["opens"] = f"trainq resume {row['id']}"
-    elif row["state"] == "held" and row.get("due_at"):
-        from trainq.base.units import rfc3339
-
-        job["waiting_for"] = rfc3339(row["due_at"])
+    elif row["state"] == "held":
+        row["opens"] = f"trainq release {row['id']}" if row["on_hold"] else None
+        job["waiting_for"] = _held_for(row, after)

@@ -1,9 +1,13 @@
-"""Run jobs again that errored or were canceled: the same id, one more attempt, both costs back to 0."""
+"""Run jobs again that errored or were canceled: the same id, one more attempt, both costs back to 0.
+
+What was skipped because of them stays so, unless it is asked for: then it is held again under its own id, as far as all
+that it comes after can still end as it asks.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq import wake
 from trainq.base.crash import point
@@ -16,6 +20,7 @@ from trainq.ops.change import Change, in_batches
 from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
+from trainq.store import dependants as waits
 from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
@@ -28,8 +33,11 @@ if TYPE_CHECKING:
     from trainq.store.session import Transaction
 
 
-def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry_run: bool = False) -> list[Change]:
-    """Put the selected jobs back; what was done to each: retried, already (it waits or runs), ended, denied, unknown.
+def retry(
+    queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dependants: bool = False, dry_run: bool = False
+) -> list[Change]:
+    """Put the selected jobs back, with `dependants` also what was skipped because of them, or is named and was skipped;
+    what was done to each: retried, already (it waits or runs), ended, denied, unknown.
 
     Raises NoSelector without any; for a single one NotFound (also when pruned), NotPossible, Denied, Duplicate, and
     BadValue when a kept variable is not set here.
@@ -47,12 +55,18 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
 
         def decide(tx: Transaction) -> tuple[list[Change], dict[int, Row]]:
             rows = reads.owned(tx, batch)
-            done = [
-                _retry(tx, queue, row, specs.get(row["id"], {}), kept, dry_run=dry_run, one=found.one)
-                for row in map(rows.get, batch)  # one that was pruned meanwhile is no more selected
-                if row is not None and (not which.state or row["state"] in which.state)
-            ]
-            return done, rows
+            how = _How(queue, kept, dependants=dependants, dry_run=dry_run)
+            done: list[Change] = []
+            for row in [rows[one] for one in batch if one in rows]:  # one that was pruned meanwhile is no more selected
+                if which.state and row["state"] not in which.state:
+                    continue
+                one = _retry(tx, row, specs.get(row["id"], {}), how, one=found.one)
+                done.append(one)
+                if dependants and one.result in ("retried", "already"):
+                    done += _reopen(tx, row["id"], how, rows)
+            if not dry_run:
+                waits.tell(tx)
+            return [*{one.id: one for one in done}.values()], rows
 
         if dry_run:
             with session.reading() as tx:
@@ -67,6 +81,32 @@ def retry(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, dry
         return done
 
     return in_batches(found.ids, change) + unknown
+
+
+class _How(NamedTuple):
+    """How a call retries."""
+
+    queue: Queue
+    kept: Collection[str]
+    """Uids of jobs whose kept variables were written already."""
+    dependants: bool
+    dry_run: bool
+
+
+def _reopen(tx: Transaction, number: int, how: _How, rows: dict[int, Row]) -> list[Change]:
+    """What was skipped because of this job, and because of that; `rows` gets what they were. One that comes after
+    another job that has failed stays skipped until all it waits for is reopened."""
+    done: dict[int, Change] = {}
+    todo = [number]
+    for on_id in todo:
+        found = [each for each in waits.skipped_by(tx, on_id) if each not in todo]
+        specs = {each: document(doc) for each, doc in reads.specs(tx, found).items()}
+        for row in reads.owned(tx, found).values():
+            rows.setdefault(row["id"], row)
+            done[row["id"]] = _retry(tx, row, specs.get(row["id"], {}), how, one=False, reopened=todo)
+            if done[row["id"]].result == "retried":
+                todo.append(row["id"])
+    return [*done.values()]
 
 
 def _are_retried(tx: Transaction, answer: tuple[list[Change], dict[int, Row]]) -> bool:
@@ -101,19 +141,25 @@ def _unknown(tx: Transaction, word: str) -> Change:
 
 
 def _retry(
-    tx: Transaction, queue: Queue, row: Row, spec: Mapping[str, Any], kept: Collection[str], *, dry_run: bool, one: bool
+    tx: Transaction, row: Row, spec: Mapping[str, Any], how: _How, *, one: bool, reopened: Collection[int] = ()
 ) -> Change:  # fmt: skip
-    """One job; what cannot be is an error for a single one and a line of the answer among several."""
+    """One job; what cannot be is an error for a single one and a line of the answer among several. `reopened`: jobs that
+    wait again by this very call, or would."""
     number, state, names = row["id"], row["state"], spec.get("secrets", ())
     if state in ("held", "pending", "running"):
         return Change(number, "already")
     trouble: Denied | NotPossible | Duplicate | BadValue | None = None
-    if not may_change(queue, row):
+    failed = [each for each in waits.unmet(tx, number) if each[0] not in reopened]
+    if not may_change(how.queue, row):
         trouble = Denied(f"job {number} belongs to {row['user']}")
-    elif state not in ("errored", "canceled"):
-        trouble = NotPossible(
-            f"job {number} is {state}; only errored and canceled jobs are retried", hint="trainq submit"
-        )
+    elif state == "done":
+        trouble = NotPossible(f"job {number} is done; only errored and canceled jobs are retried", hint="trainq submit")
+    elif failed:
+        on_id, ended = failed[0]
+        hint = f"trainq retry {on_id} --with-dependants" if ended != "done" else "trainq submit"
+        trouble = NotPossible(f"job {number} comes after job {on_id}, which is {ended}", hint=hint)
+    elif state == "skipped" and not how.dependants:
+        trouble = NotPossible(f"job {number} is skipped", hint=f"trainq retry {number} --with-dependants")
     elif duplicate := _duplicate(tx, row, spec):
         trouble = duplicate
     elif missing := [name for name in names if name not in os.environ]:
@@ -126,10 +172,14 @@ def _retry(
             raise trouble
         result = "denied" if isinstance(trouble, Denied) else "ended" if isinstance(trouble, NotPossible) else "refused"
         return Change(number, result, trouble.message)
-    if not dry_run:
-        if names and not (uid_of(row) in kept and os.path.lexists(queue.paths.secret(uid_of(row)))):
+    if not how.dry_run:
+        queue = how.queue
+        if names and not (uid_of(row) in how.kept and os.path.lexists(queue.paths.secret(uid_of(row)))):
             _write(queue, row, names)  # it has ended, or a janitor has come by, between that look and this one
-        jobs.retry(tx, number, str(queue.actor))
+        if state == "skipped":
+            waits.reopen(tx, number, str(queue.actor))
+        else:
+            jobs.retry(tx, number, str(queue.actor))
     return Change(number, "retried")
 
 

@@ -15,6 +15,7 @@ from trainq.base.crash import point
 from trainq.base.errors import BadData, BadSnapshot, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
 from trainq.domain.documents import document
 from trainq.domain.job import Submission
+from trainq.ops import after
 from trainq.ops.change import Change
 from trainq.ops.draft import Shared, draft, encode, share
 from trainq.ops.queue import require_directories
@@ -48,6 +49,7 @@ def submit(queue: Queue, requests: Sequence[Request], asked: Asked | None = None
     """
     _require_proc()
     require_directories(queue)
+    after.require_earlier(requests)
     shared = share(queue, asked)
     drafts = [draft(request, shared) for request in requests]
     found = [
@@ -55,7 +57,10 @@ def submit(queue: Queue, requests: Sequence[Request], asked: Asked | None = None
         for request, item in zip(requests, drafts, strict=True)
     ]
     ready = [item for item, change in zip(drafts, found, strict=True) if change is None]
-    stored, paused = _store(shared, ready) if ready else ([], {})
+    reused = {
+        item.job.key: int(change.id or 0) for item, change in zip(drafts, found, strict=True) if change and item.job.key
+    }
+    stored, paused = _store(shared, ready, reused) if ready else ([], {})
     changes = iter(stored)
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
@@ -78,7 +83,7 @@ def _reusable(queue: Queue, item: Draft) -> Change | None:
     return None if model is None else Change(model["job"], "reused", None, {"model": model})
 
 
-def _store(shared: Shared, ready: list[Draft]) -> tuple[list[Change], dict[str, Closed]]:
+def _store(shared: Shared, ready: list[Draft], reused: Mapping[str, int]) -> tuple[list[Change], dict[str, Closed]]:
     """The one transaction; then the bell. What became of each, and which of their queues are paused."""
     queue = shared.queue
     closed: dict[str, Closed] = {}
@@ -96,7 +101,8 @@ def _store(shared: Shared, ready: list[Draft]) -> tuple[list[Change], dict[str, 
     try:
         with queue.session.writing() as tx:
             closed = queues.closed(tx)
-            changes, new = _decide(tx, queue, ready)
+            changes = _decide(tx, queue, ready)
+            new = after.resolved(tx, queue.actor.user_id, ready, changes, reused)
             _check_room(tx, queue, len(new))
             _check_data(queue, new)
             if len(new) < len(ready):
@@ -125,17 +131,10 @@ def _store(shared: Shared, ready: list[Draft]) -> tuple[list[Change], dict[str, 
     return [change or Change(next(ids), "submitted") for change in changes], paused
 
 
-def _decide(tx: Transaction, queue: Queue, ready: Iterable[Draft]) -> tuple[list[Change | None], list[Draft]]:
-    """What happens to each: None in the list of changes is a job to put in."""
-    changes: list[Change | None] = []
-    new: list[Draft] = []
+def _decide(tx: Transaction, queue: Queue, ready: Iterable[Draft]) -> list[Change | None]:
+    """What happens to each: None is a job to put in."""
     seen: dict[str, str] = {}
-    for item in ready:
-        change = _duplicate(tx, queue, item, seen) if item.on_duplicate != "run" else None
-        changes.append(change)
-        if change is None:
-            new.append(item)
-    return changes, new
+    return [_duplicate(tx, queue, item, seen) if item.on_duplicate != "run" else None for item in ready]
 
 
 def _duplicate(tx: Transaction, queue: Queue, item: Draft, seen: dict[str, str]) -> Change | None:
