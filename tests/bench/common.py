@@ -37,7 +37,7 @@ def new_root(place: str) -> str:
     return root
 
 
-def fill(queue: Any, count: int, spec: str = SPEC, shapes: Sequence[str] = ("",)) -> None:
+def fill(queue: Any, count: int, spec: str = SPEC, shapes: Sequence[str] = ("",), **more: Any) -> None:
     """That many pending jobs, by the store's own submit; their requests have these shapes in turn."""
     for start in range(0, count, 100_000):
         n = min(100_000, count - start)
@@ -46,7 +46,7 @@ def fill(queue: Any, count: int, spec: str = SPEC, shapes: Sequence[str] = ("",)
                 tx,
                 Submission(f"{time.time_ns()}", ME, 0o22, '{"env":{},"dropped":[]}'),
                 [
-                    NewJob("default", "true", spec, shape=shape)
+                    NewJob("default", "true", spec, shape=shape, **more)
                     for _, shape in zip(range(n), cycle(shapes), strict=False)
                 ],
             )

@@ -1,8 +1,9 @@
-"""A claim with a million waiting jobs against one with a thousand, with 100,000 ended jobs behind it, and with a million in
-thirty shapes of request, all of which would fit."""
+    small, ended, large, delayed, mixed = (opened(place) for _ in range(5))
+    workers = {id(queue): Worker(queue) for queue in (small, ended, large, delayed)} | {id(mixed): Worker(mixed, ROOMY)}
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tests.bench.common import Worker, fill, interleaved, opened, seconds
@@ -30,28 +31,35 @@ ROUNDS = 9
 def run(place: str) -> None:
     small, ended, large, mixed = (opened(place) for _ in range(4))
     workers = {id(queue): Worker(queue) for queue in (small, ended, large)} | {id(mixed): Worker(mixed, ROOMY)}
+    small, ended, large, delayed = (opened(place) for _ in range(4))
+    workers = {id(queue): Worker(queue) for queue in (small, ended, large, delayed)}
     fill(small, 1_000 + N * ROUNDS)
     fill(large, 1_000_000)
     fill(mixed, 1_000_000, shapes=SHAPES)
     fill(ended, 100_000)
     _end_all(ended, workers[id(ended)])
     fill(ended, 1_000 + N * ROUNDS)
+    fill(delayed, 100_000, begin_at=time.time() + 1e6, priority=1)
+    fill(delayed, 1_000 + N * ROUNDS)
     found = interleaved(
         ROUNDS,
         small=lambda: seconds(lambda: _claim(small, workers[id(small)])),
         large=lambda: seconds(lambda: _claim(large, workers[id(large)])),
         ended=lambda: seconds(lambda: _claim(ended, workers[id(ended)])),
         mixed=lambda: seconds(lambda: _claim(mixed, workers[id(mixed)])),
+        delayed=lambda: seconds(lambda: _claim(delayed, workers[id(delayed)])),
     )
     print(f"a claim among 1,000 {found['small'] / N * 1e6:.0f} us")
     print(f"among 1,000,000 {found['large'] / found['small']:.2f} x (wanted <= 1.2)")
     print(f"among 1,000,000 in 30 shapes {found['mixed'] / found['large']:.2f} x of that (wanted <= 1.3)")
     print(f"with 100,000 ended behind it {found['ended'] / found['small']:.2f} x (wanted <= 1.2)")
+    print(f"with 100,000 delayed in front {found['delayed'] / found['small']:.2f} x (wanted <= 1.2)")
 
 
 def _claim(queue: Any, worker: Worker) -> None:
     for _ in range(N):
         with queue.session.writing() as tx:
+            jobs.promote(tx)
             worker.claim(tx)
 
 
