@@ -1,5 +1,5 @@
-    small, ended, large, delayed, mixed = (opened(place) for _ in range(5))
-    workers = {id(queue): Worker(queue) for queue in (small, ended, large, delayed)} | {id(mixed): Worker(mixed, ROOMY)}
+"""A claim with a million waiting jobs against one with a thousand, with 100,000 ended jobs behind it, with 100,000 delayed
+ones in front, and with a million in thirty shapes of request, all of which would fit."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ ROUNDS = 9
 
 
 def run(place: str) -> None:
-    small, ended, large, mixed = (opened(place) for _ in range(4))
-    workers = {id(queue): Worker(queue) for queue in (small, ended, large)} | {id(mixed): Worker(mixed, ROOMY)}
-    small, ended, large, delayed = (opened(place) for _ in range(4))
-    workers = {id(queue): Worker(queue) for queue in (small, ended, large, delayed)}
+    small, ended, large, delayed, mixed = (opened(place) for _ in range(5))
+    workers = {id(queue): Worker(queue) for queue in (small, ended, large, delayed)} | {id(mixed): Worker(mixed, ROOMY)}
     fill(small, 1_000 + N * ROUNDS)
     fill(large, 1_000_000)
     fill(mixed, 1_000_000, shapes=SHAPES)
