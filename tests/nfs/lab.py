@@ -58,7 +58,7 @@ def boot(version: str) -> None:
         assert done.code == 0, done
 
 
-def on(host: str, *words: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+def on(host: str, *words: str, env: dict[str, str] | None = None, timeout: float = 900) -> Result:
     """Run a command on a host."""
     variables = [f"{name}={value}" for name, value in (env or {}).items()]
     return nfslab("on", host, *(["env", *variables] if variables else []), *words, timeout=timeout)
