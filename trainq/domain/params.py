@@ -13,7 +13,7 @@ from trainq.base.errors import BadParam, BadValue
 from trainq.base.words import did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from trainq.domain.types import TypeSpec
 
@@ -112,15 +112,20 @@ def _check_depth(value: Any) -> None:
         layer = inner
 
 
-def coerce(spec: TypeSpec | None, given: Mapping[str, Any], *, from_text: bool) -> dict[str, Any]:
+def coerce(
+    spec: TypeSpec | None, given: Mapping[str, Any], *, from_text: bool, as_json: Collection[str] = ()
+) -> dict[str, Any]:
     """The parameters of a job of this type: typed, complete with defaults, within their choices and ranges; of a
     command (None) as they are.
 
-    `from_text`: the values are as typed (`--param k=v`); else they come from JSON and keep their kind. Raises
-    BadParam naming type, parameter and value; nothing of it may then be stored.
+    `from_text`: the values are as typed (`--param k=v`), but for those in `as_json`; else they come from JSON and keep
+    their kind. Raises BadParam naming type, parameter and value; nothing of it may then be stored.
     """
     if spec is None or not spec.declares_params:
-        return {name: _undeclared(spec and spec.name, name, raw, from_text=from_text) for name, raw in given.items()}
+        return {
+            name: _undeclared(spec and spec.name, name, raw, from_text=from_text and name not in as_json)
+            for name, raw in given.items()
+        }
     for name in given:
         if name not in spec.params:
             raise BadParam(_about(spec.name, name, "no such parameter" + did_you_mean(name, spec.params)))
@@ -128,7 +133,7 @@ def coerce(spec: TypeSpec | None, given: Mapping[str, Any], *, from_text: bool) 
     for name, param in spec.params.items():
         if name in given:
             try:
-                params[name] = fit(param, given[name], from_text=from_text)
+                params[name] = fit(param, given[name], from_text=from_text and name not in as_json)
             except BadValue as error:
                 raise BadParam(_about(spec.name, name, error.message)) from None
         elif param.has_default:
