@@ -175,7 +175,7 @@ def test_fair_is_whose_turn_it_is():
 
 def test_limits_are_by_type_user_and_array():
     """Q16: the GPUs that run count by the words of their model; limits of a user and of an array close their lanes."""
-    use = Use([Running(1, 1, A100, 2, 3), Running(2, 2, V100, 1, 4), Running(1, 3, None, 5, 0)])
+    use = Use([Running(1, 1, A100, 2, 3), Running(2, 2, V100, 1, 4), Running(1, 3, None, 5, 0, 9)])
     rules = Rules({"a100": 4, "teslav100": 4}, {"gpus": 4, "running": 7})
     assert closed_models(Shape(2, "a100"), [A100], rules, use) == {A100: "a100"}
     assert closed_models(Shape(1, "a100"), [A100], rules, use) == {}
@@ -183,7 +183,9 @@ def test_limits_are_by_type_user_and_array():
     assert over_user_limit(Lane(1, "default", 1, PLAIN), rules, use) == "7 jobs of a user run at once"
     assert over_user_limit(Lane(1, "default", 2, Shape(1)), rules, use) == "4 GPUs of a user are used at once"
     assert over_user_limit(Lane(1, "default", 2, PLAIN), rules, use) is None
-    assert over_user_limit(Lane(3, "default", 3, PLAIN, most=5), rules, use) == "5 of its array run at once"
+    for lane in (3, 4):  # a task that asks for more memory waits in a lane of its own
+        assert over_user_limit(Lane(lane, "default", 3, PLAIN, 9, 5), rules, use) == "5 of its array run at once"
+    assert over_user_limit(Lane(5, "default", 3, PLAIN, 8, 5), rules, use) is None
     assert (
         pick(Lanes([Lane(1, "default", 3, Shape(2, "a100"))]), heads((1, 0, 1)), Offer("h", 4, gpus(4)), rules, use)
         is None

@@ -224,7 +224,11 @@ def test_looks_and_the_janitor_use_their_indexes(session):
         lost.look(looking, "here", 0.0, 10.0)
         pruning.old_jobs(pruned, 0.0)
     assert looking.steps == ["SEARCH job USING INDEX job_open (state=?)", "USE TEMP B-TREE FOR ORDER BY"]
-    assert pruned.steps == ["SEARCH job USING INDEX job_ended (ended_at<?)"]
+    assert pruned.steps == [
+        "SEARCH job USING INDEX job_ended (ended_at<?)",
+        "SEARCH a USING INDEX job_array_ended (ended_at<?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    ]
 
 
 # making ------------------------------------------------------------------------------------------------------------

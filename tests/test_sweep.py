@@ -102,7 +102,7 @@ def test_a_sample_is_reproducible_distinct_and_inside(size, wanted, seed):
     assert found == sampled(size, wanted, seed)
     assert found == sorted(set(found))
     assert len(found) == wanted
-    assert 0 <= found[0]
+    assert found[0] >= 0
     assert found[-1] < size
 
 

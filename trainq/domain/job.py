@@ -70,6 +70,13 @@ class NewJob(NamedTuple):
     deadline_at: float | None = None
     hold: bool = False
     after: tuple[After, ...] = ()
+    array_index: int | None = None  # of a task of an array
+
+
+class NewArray(NamedTuple):
+    """That the jobs of a call are the tasks of one array, of which so many may run at once (None: all)."""
+
+    most: int | None = None
 
 
 class Submission(NamedTuple):

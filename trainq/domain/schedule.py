@@ -68,13 +68,14 @@ class Rules(NamedTuple):
 
 
 class Running(NamedTuple):
-    """What runs anywhere: of one user, in one lane, on one model of GPU."""
+    """What runs anywhere: of one user, in one lane, on one model of GPU, and of which array, if that has a limit."""
 
     user_id: int
     lane_id: int
     device: str | None
     jobs: int
     gpus: int
+    array_id: int | None = None
 
 
 class Use:
@@ -83,7 +84,7 @@ class Use:
     def __init__(self, running: Iterable[Running] = ()) -> None:
         self.by_user: dict[int, int] = {}
         self.gpus_by_user: dict[int, int] = {}
-        self.by_lane: dict[int, int] = {}
+        self.by_array: dict[int, int] = {}  # over all its lanes: a task that asks for more memory waits in another one
         self.gpus_by_model: dict[str, int] = {}
         for one in running:
             self.add(one)
@@ -92,7 +93,8 @@ class Use:
         """One that has been started since."""
         self.by_user[one.user_id] = self.by_user.get(one.user_id, 0) + one.jobs
         self.gpus_by_user[one.user_id] = self.gpus_by_user.get(one.user_id, 0) + one.gpus
-        self.by_lane[one.lane_id] = self.by_lane.get(one.lane_id, 0) + one.jobs
+        if one.array_id is not None:
+            self.by_array[one.array_id] = self.by_array.get(one.array_id, 0) + one.jobs
         if one.device is not None:
             self.gpus_by_model[one.device] = self.gpus_by_model.get(one.device, 0) + one.gpus
 
@@ -110,7 +112,7 @@ def limit_of(model: str, gpus: Mapping[str, int]) -> list[str]:
 def over_user_limit(lane: Lane, rules: Rules, use: Use) -> str | None:
     """Which limit of the lane's user or array another job of it would break, in words; None: none."""
     running, gpus = rules.per_user.get("running"), rules.per_user.get("gpus")
-    if lane.most is not None and use.by_lane.get(lane.id, 0) >= lane.most:
+    if lane.most is not None and lane.array_id is not None and use.by_array.get(lane.array_id, 0) >= lane.most:
         return f"{lane.most} of its array run at once"
     if running is not None and use.by_user.get(lane.user_id, 0) >= running:
         return f"{running} jobs of a user run at once"

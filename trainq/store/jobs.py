@@ -21,7 +21,7 @@ from trainq.store.holds import note
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trainq.domain.job import DataSet, NewJob, NewModel, Submission
+    from trainq.domain.job import DataSet, NewArray, NewJob, NewModel, Submission
     from trainq.store.session import Transaction
 
 
@@ -58,8 +58,9 @@ class Flags(NamedTuple):
 NOTHING = Flags()
 
 
-def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> range:
-    """Put jobs in, all or none; their ids, one after the other in the order given.
+def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob], array: NewArray | None = None) -> range:
+    """Put jobs in, all or none; their ids, one after the other in the order given. With `array` they are its tasks, and
+    the number before theirs is its own.
 
     Repeating a call with the same submission uid changes nothing and answers the same ids.
     """
@@ -68,7 +69,9 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
         return known
     environ_id = _keep_environ(tx, submission.environ)
     last = tx.value("SELECT seq FROM sqlite_sequence WHERE name = 'job'") or 0
-    ids = range(last + 1, last + 1 + len(jobs))
+    array_id = None if array is None else last + 1
+    first = last + 1 if array is None else last + 2
+    ids = range(first, first + len(jobs))
     actor = submission.actor
     tx.rows(
         "INSERT INTO submission(uid, first_id, count, at, user, user_id, host, umask, environ_id)"
@@ -79,19 +82,20 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
     by = str(actor)
     in_lanes = {}
     for kind, n in Counter((job.queue, job.shape) for job in jobs).items():
-        in_lanes[kind] = lanes.intern(tx, kind[0], actor.user_id, kind[1])
+        limit = (array_id, array.most) if array_id and array is not None and array.most else (0, None)
+        in_lanes[kind] = lanes.intern(tx, kind[0], actor.user_id, kind[1], *limit)
         lanes.join(tx, in_lanes[kind], n)
     edges = dependants.of_new(tx, ids, jobs)
     free, of_held = holds.free(tx.now), holds.of_new(tx.now, ids, jobs, edges)
     tx.many(
         "INSERT INTO job(id, submission_id, lane_id, queue, priority, type, name, key, fingerprint, model_key, tags, user,"
-        f" user_id, submitted_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s, {holds.COLUMNS})"
-        f" VALUES({', '.join('?' * 29)})",
+        f" user_id, submitted_at, changed_at, changed_by, max_attempts, retries, time_s, grace_s, array_id, array_index, {holds.COLUMNS})"
+        f" VALUES({', '.join('?' * 31)})",
         (
             (
                 number, submission_id, in_lanes[job.queue, job.shape], job.queue, job.priority, job.type, job.name, job.key, job.fingerprint,
                 job.model_key, job.tags, actor.user, actor.user_id, tx.now, tx.now, by, job.max_attempts,
-                job.retries, job.time_s, job.grace_s, *of_held.get(number, free),
+                job.retries, job.time_s, job.grace_s, array_id, job.array_index, *of_held.get(number, free),
             )
             for number, job in zip(ids, jobs, strict=True)
         ),
@@ -101,6 +105,8 @@ def submit(tx: Transaction, submission: Submission, jobs: Sequence[NewJob]) -> r
         for item in job.data:
             _name_data(tx, number, item)
     tx.named("count_in", first=ids.start, last=ids.stop - 1)
+    if array is not None:
+        tx.named("count_into_array", array_id=array_id, most=array.most, first=ids.start, last=ids.stop - 1)
     dependants.put_in(tx, edges)
     dependants.tell(tx)
     return ids
@@ -124,6 +130,15 @@ def active_with_fingerprint(tx: Transaction, fingerprint: str) -> int | None:
     sql = "SELECT id FROM job WHERE fingerprint = ? AND state IN ('held','pending','running') ORDER BY id DESC LIMIT 1"
     found: int | None = tx.value(sql, (fingerprint,))
     return found
+
+
+def active_of(tx: Transaction, fingerprints: Sequence[str]) -> dict[str, int]:
+    """Of these trainings those that wait or run, each with its job."""
+    sql = (
+        "SELECT j.fingerprint, j.id FROM json_each(?) f JOIN job j ON j.fingerprint = f.value"
+        " WHERE j.state IN ('held','pending','running')"
+    )
+    return {row[0]: row[1] for row in tx.rows(sql, (json.dumps(fingerprints),))}
 
 
 def count_active(tx: Transaction) -> int:

@@ -70,8 +70,9 @@ def of_pending(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
 def running(tx: Transaction, lanes: Mapping[int, Lane]) -> list[Running]:
     """What runs anywhere."""
     return [
-        Running(user_id, lane_id, device, 1, lanes[lane_id].shape.gpus if lane_id in lanes else 0)
+        Running(user_id, lane_id, device, 1, lane.shape.gpus if lane else 0, lane.array_id if lane else None)
         for user_id, lane_id, device in tx.named("running")
+        for lane in (lanes.get(lane_id),)
     ]
 
 

@@ -25,13 +25,22 @@ class Whose(NamedTuple):
 
 
 def old_jobs(tx: Transaction, before: float, limit: int = BATCH, whose: Whose | None = None) -> list[int]:
-    """Ids of jobs that ended before then, oldest first; of everybody, or as `whose` says."""
+    """Ids of jobs that ended before then, oldest first; of everybody, or as `whose` says. The tasks of an array come when
+    the last of them has ended before then."""
     only = "" if whose is None else "AND (user_id = ? OR ended_at <= ?)"
     sql = (
-        "SELECT id FROM job INDEXED BY job_ended WHERE state IN ('done','errored','canceled','skipped')"
+        "SELECT id FROM job INDEXED BY job_ended WHERE state IN ('done','errored','canceled','skipped') AND array_id IS NULL"
         f" AND ended_at <= ? {only} ORDER BY ended_at, id LIMIT ?"
     )
-    return [row[0] for row in tx.rows(sql, (before, *(whose or ()), limit))]
+    found = [row[0] for row in tx.rows(sql, (before, *(whose or ()), limit))]
+    if limit < 0 or len(found) < limit:
+        only = only.replace("user_id", "a.user_id").replace("ended_at", "a.ended_at")
+        sql = (
+            "SELECT j.id FROM job_array a CROSS JOIN job j ON j.id BETWEEN a.id + 1 AND a.id + a.count"
+            f" WHERE a.ended_at <= ? AND a.n > 0 {only} ORDER BY a.ended_at, a.id LIMIT ?"
+        )
+        found += [row[0] for row in tx.rows(sql, (before, *(whose or ()), limit - len(found) if limit >= 0 else -1))]
+    return found
 
 
 def retire(tx: Transaction, ids: Sequence[int]) -> list[int]:
@@ -78,15 +87,29 @@ def named_snapshots(tx: Transaction) -> set[str]:
 
 def old_past(tx: Transaction, before: float) -> int:
     """How many pruned jobs ended before then."""
-    return int(tx.value("SELECT count(*) FROM past WHERE ended_at <= ?", (before,)))
+    plain = tx.value("SELECT count(*) FROM past WHERE array_id IS NULL AND ended_at <= ?", (before,))
+    tasks = tx.value(
+        "SELECT total(done + errored + canceled + skipped) FROM job_array WHERE ended_at <= ? AND n = 0", (before,)
+    )
+    return int(plain + tasks)
 
 
 def forget_past(tx: Transaction, before: float) -> int:
-    """Delete what is left of jobs that ended before then: past, history, and their submit calls."""
-    rows = tx.rows("SELECT id, submission_id FROM past WHERE ended_at <= ? ORDER BY ended_at LIMIT ?", (before, BATCH))
+    """Delete what is left of jobs that ended before then: past, history, and their submit calls; of an array as one."""
+    sql = "SELECT id, submission_id FROM past WHERE array_id IS NULL AND ended_at <= ? ORDER BY ended_at LIMIT ?"
+    rows = tx.rows(sql, (before, BATCH))
+    if len(rows) < BATCH:
+        sql = (
+            "SELECT p.id, p.submission_id FROM job_array a CROSS JOIN past p ON p.id BETWEEN a.id + 1 AND a.id + a.count"
+            " WHERE a.ended_at <= ? AND a.n = 0 LIMIT ?"
+        )
+        rows = [*rows, *tx.rows(sql, (before, BATCH - len(rows)))]
     ids = [(row[0],) for row in rows]
     for table, column in (("past", "id"), ("event", "job_id")):
         tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # names from the line above
+    tx.rows(
+        "DELETE FROM job_array WHERE ended_at <= ? AND n = 0 AND done + errored + canceled + skipped = 0", (before,)
+    )
     for submission_id in {row[1] for row in rows}:
         _forget_submission(tx, submission_id)
     return len(rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from trainq.domain.states import ENDED, State
+from trainq.store import arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _JOB: Final = (
-    "SELECT j.*, s.uid AS call_uid, s.first_id, s.host AS submit_host"
+    "SELECT j.*, s.uid AS call_uid, s.first_id, s.host AS submit_host, s.count AS call_count"
     " FROM job j JOIN submission s ON s.id = j.submission_id"
 )
-_PAST: Final = "SELECT p.*, s.host AS submit_host FROM past p LEFT JOIN submission s ON s.id = p.submission_id"
+_PAST: Final = "SELECT p.*, s.host AS submit_host, s.count AS call_count FROM past p LEFT JOIN submission s ON s.id = p.submission_id"
 _BATCH: Final = 500
+_MOST: Final = 2**62
 SORTS: Final = {
     "id": "j.id", "name": "j.name", "state": "j.state", "queue": "j.queue", "user": "j.user", "type": "j.type",
     "priority": "j.priority", "submitted": "j.submitted_at", "started": "j.started_at", "ended": "j.ended_at",
@@ -40,7 +42,8 @@ def jobs(tx: Transaction, ids: Sequence[int]) -> list[Row]:
 def owned(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
     """Of these jobs what a change must know: state, attempt, key, fingerprint, whose it is, what its uid is made of."""
     sql = (
-        "SELECT j.id, j.state, j.attempt, j.key, j.fingerprint, j.user, j.user_id, s.uid AS call_uid, s.first_id"
+        "SELECT j.id, j.state, j.attempt, j.key, j.fingerprint, j.user, j.user_id, j.array_id, j.array_index,"
+        " s.uid AS call_uid, s.first_id"
         " FROM job j JOIN submission s ON s.id = j.submission_id WHERE j.id"
     )
     return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
@@ -62,9 +65,13 @@ def past(tx: Transaction, ids: Sequence[int]) -> list[Row]:
     return _in_order(ids, _many(tx, f"{_PAST} WHERE p.id", ids))
 
 
-def newest(tx: Transaction, which: Filter, sort: str | None = None, limit: int | None = None) -> list[Row]:
-    """Jobs that fit the filter, newest first or by a column of `SORTS` (a leading `-` turns it round)."""
+def newest(
+    tx: Transaction, which: Filter, sort: str | None = None, limit: int | None = None, *, plain: bool = False
+) -> list[Row]:
+    """Jobs that fit the filter, newest first or by a column of `SORTS` (a leading `-` turns it round); `plain`: no tasks
+    of arrays."""
     where, values = _where(which)
+    where += " AND j.array_id IS NULL" if plain else ""
     order = "j.id DESC"
     if sort:
         order = f"{SORTS[sort.lstrip('-')]} {'DESC' if sort.startswith('-') else 'ASC'}, j.id"
@@ -77,6 +84,29 @@ def running(tx: Transaction, limit: int) -> list[Row]:
     return _active(tx, "job_open", "j.state = 'running' ORDER BY j.id", limit)
 
 
+def newest_folded(tx: Transaction, limit: int | None) -> list[Row]:
+    """Jobs and arrays, newest first."""
+    return _folded(tx, tx.named("newest", limit=_MOST if limit is None else limit))
+
+
+def active_folded(tx: Transaction, limit: int) -> list[Row]:
+    """What runs, then what waits as in `waiting`, an array where the first of its tasks stands."""
+    sql = "SELECT id, array_id FROM job INDEXED BY job_open WHERE state = 'running' ORDER BY id"
+    found = list(tx.rows(sql))
+    if len(found) < limit:
+        found += tx.named("next_waiting", limit=limit, folded=1)
+        found += tx.named("next_held", limit=limit, folded=1)
+    return _folded(tx, found, limit)
+
+
+def _folded(tx: Transaction, found: Iterable[Any], limit: int | None = None) -> list[Row]:
+    """The rows of these (id, array_id): of a job, or of the array whose task it is."""
+    places = list(dict.fromkeys((row[0], False) if row[1] is None else (row[1], True) for row in found))[:limit]
+    plain = {row["id"]: row for row in jobs(tx, [number for number, is_array in places if not is_array])}
+    whole = arrays.rows(tx, [number for number, is_array in places if is_array])
+    return [row for number, is_array in places if (row := (whole if is_array else plain).get(number)) is not None]
+
+
 def is_running(tx: Transaction, job_id: int, attempt: int) -> bool:
     """Whether this very attempt runs."""
     sql = "SELECT 1 FROM job WHERE id = ? AND attempt = ? AND state = 'running'"
@@ -85,7 +115,7 @@ def is_running(tx: Transaction, job_id: int, attempt: int) -> bool:
 
 def waiting(tx: Transaction, limit: int) -> list[Row]:
     """Jobs that may start, in the order in which they will where room is for all, then those that are held."""
-    found = jobs(tx, [row["id"] for row in tx.named("next_waiting", limit=limit)])
+    found = jobs(tx, [row["id"] for row in tx.named("next_waiting", limit=limit, folded=0)])
     held = _active(tx, "job_held", "j.state = 'held' ORDER BY j.id", limit)
     return (found + held)[:limit]
 
@@ -96,13 +126,15 @@ def _active(tx: Transaction, index: str, where: str, limit: int, *values: Any) -
 
 
 def last_ended(tx: Transaction, limit: int) -> list[Row]:
-    """What ended last, newest first, pruned or not."""
+    """What ended last, newest first, pruned or not; an array with the last of its tasks."""
     sql = (
         _JOB.replace("FROM job j", "FROM job j INDEXED BY job_ended")
-        + f" WHERE j.state IN ({_spelled(ENDED)}) ORDER BY j.ended_at DESC, j.id DESC LIMIT ?"
+        + f" WHERE j.state IN ({_spelled(ENDED)}) AND j.array_id IS NULL ORDER BY j.ended_at DESC, j.id DESC LIMIT ?"
     )
     found = [dict(row) for row in tx.rows(sql, (limit,))]
-    found += [dict(row) for row in tx.rows(f"{_PAST} ORDER BY p.ended_at DESC, p.id DESC LIMIT ?", (limit,))]
+    past = f"{_PAST} WHERE p.array_id IS NULL ORDER BY p.ended_at DESC, p.id DESC LIMIT ?"
+    found += [dict(row) for row in tx.rows(past, (limit,))]
+    found += arrays.last_ended(tx, limit)
     found.sort(key=lambda row: (-row["ended_at"], -row["id"]))
     return found[:limit]
 
@@ -112,8 +144,13 @@ def counts(tx: Transaction) -> list[tuple[str, str, int]]:
     return [(row[0], row[1], row[2]) for row in tx.rows("SELECT queue, state, n FROM counts ORDER BY queue, state")]
 
 
-def count(tx: Transaction, which: Filter) -> int:
-    """How many jobs fit the filter; from the table of counts when it only names states and queues."""
+def count(tx: Transaction, which: Filter, *, plain: bool = False) -> int:
+    """How many jobs fit the filter; from the table of counts when it only names states and queues. `plain`: no tasks."""
+    if plain and arrays.numbers(tx)[0]:
+        where, values = _where(which)
+        if where == "1":
+            return sum(n for _, _, n in counts(tx)) - arrays.numbers(tx)[1]
+        return int(tx.value(f"SELECT count(*) FROM job j WHERE {where} AND j.array_id IS NULL", values))
     if which.user or which.tag or which.type or which.since is not None or which.before is not None:
         where, values = _where(which)
         return int(tx.value(f"SELECT count(*) FROM job j WHERE {where}", values))
@@ -210,8 +247,8 @@ def position(tx: Transaction, row: Row) -> int:
 
 
 def newest_ids(tx: Transaction, limit: int) -> list[Row]:
-    """Id, name and state of the newest jobs, for completion."""
-    return [dict(row) for row in tx.rows("SELECT id, name, state FROM job ORDER BY id DESC LIMIT ?", (limit,))]
+    """Id, name and state of the newest jobs and arrays, for completion."""
+    return newest_folded(tx, limit)
 
 
 def newest_keys(tx: Transaction, limit: int) -> list[str]:

@@ -17,6 +17,11 @@ _MOVES = "|" + "|".join(f"{old}>{new}" for old, news in MOVES.items() for new in
 _ENDED = "('done', 'errored', 'canceled', 'skipped')"
 _NO_JOB = "NOT EXISTS(SELECT 1 FROM job WHERE job.id = t.job_id)"
 _NO_PAST = "NOT EXISTS(SELECT 1 FROM past WHERE past.id = t.job_id)"
+_COUNTED = ("held", "open", "done", "errored", "canceled", "skipped")
+_TASKS = (
+    "SELECT id, array_id, array_index, counted_as, 1 AS present FROM job WHERE array_id IS NOT NULL"
+    " UNION ALL SELECT id, array_id, array_index, state, 0 FROM past WHERE array_id IS NOT NULL"
+)
 
 RULES: dict[str, str] = {
     "job.claim": (
@@ -106,6 +111,21 @@ RULES: dict[str, str] = {
         " GROUP BY id HAVING sum(counted) <> sum(there)"
         " UNION ALL SELECT 'job ' || j.id || ' waits in lane ' || j.lane_id || ', which is not there' FROM job j"
         " LEFT JOIN lane l ON l.id = j.lane_id WHERE l.id IS NULL"
+    ),
+    "arrays": (
+        "SELECT 'array ' || a.id || ': counted ' || a.n || ' of ' || (a.held + a.open + a.done + a.errored + a.canceled"
+        " + a.skipped) || ', there are ' || total(t.present) || ' of ' || count(t.id) FROM job_array a"
+        f" LEFT JOIN ({_TASKS}) t ON t.array_id = a.id GROUP BY a.id HAVING a.n <> total(t.present) OR count(t.id) > a.count"
+        + "".join(f" OR a.{word} <> total(t.counted_as = '{word}')" for word in _COUNTED)
+        + " OR (a.ended_at IS NULL) <> (a.held + a.open > 0)"
+        f" UNION ALL SELECT 'job ' || t.id || ' is a task of ' || t.array_id || ', which is no array' FROM ({_TASKS}) t"
+        " LEFT JOIN job_array a ON a.id = t.array_id WHERE a.id IS NULL"
+    ),
+    "arrays.index": (
+        "SELECT 'job ' || id || ' has index ' || coalesce(array_index, 'none') || ' of array ' || array_id FROM"
+        " (SELECT t.*, lag(array_index) OVER (PARTITION BY array_id ORDER BY id) AS before FROM"
+        f" ({_TASKS}) t) t WHERE array_index IS NULL OR array_index <= before OR id NOT BETWEEN array_id + 1 AND array_id"
+        " + (SELECT count FROM job_array a WHERE a.id = t.array_id)"
     ),
     "model.job": (
         "SELECT m.key || '@' || m.version || ': its job ' || j.id || ' is ' || j.state FROM model m JOIN job j ON j.id = m.job_id"

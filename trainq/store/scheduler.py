@@ -98,7 +98,9 @@ class Round:
             self._kept = None
         if claimed is not None:
             device = found.devices[0].name if found.devices else None
-            self._use.add(Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices)))
+            self._use.add(
+                Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices), found.lane.array_id)
+            )
         return claimed
 
     def is_work(self, left: Offer) -> bool:

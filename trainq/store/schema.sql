@@ -45,6 +45,33 @@ CREATE TABLE lane(
   UNIQUE(queue, user_id, shape, array_id)
 );
 
+-- An array: one job with tasks. Its number is one of the sequence of jobs, and its tasks have those that follow. Of the tasks
+-- it knows how many there are in each state, pruned ones too, so that a list need not count them (`open` as in `count`); `n`
+-- of them have a row of a job still. `ended_at` is when the last of them ended, and by that an array ages, as one.
+CREATE TABLE job_array(
+  id INTEGER PRIMARY KEY,
+  submission_id INTEGER NOT NULL,
+  count INTEGER NOT NULL,
+  most INTEGER,
+  name TEXT NOT NULL,
+  type TEXT,
+  queue TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  tags TEXT,
+  user TEXT NOT NULL,
+  user_id INTEGER NOT NULL,
+  at REAL NOT NULL,
+  ended_at REAL,
+  n INTEGER NOT NULL,
+  held INTEGER NOT NULL DEFAULT 0,
+  open INTEGER NOT NULL DEFAULT 0,
+  done INTEGER NOT NULL DEFAULT 0,
+  errored INTEGER NOT NULL DEFAULT 0,
+  canceled INTEGER NOT NULL DEFAULT 0,
+  skipped INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX job_array_ended ON job_array(ended_at, id);
+
 -- The hot row: small, since every claim and beat rewrites its page. What is long lies in spec, data and submission.
 -- What holds a job: a person (`on_hold`), jobs it comes after (`waits_for`, so many), a time (`due_at`: of its begin or its
 -- backoff); `reason` is the first of them. `first_reason` is what it was held for when it was put in, and never changes.
@@ -115,13 +142,15 @@ CREATE TABLE job(
   on_hold INTEGER NOT NULL DEFAULT 0,
   waits_for INTEGER NOT NULL DEFAULT 0,
   has_dependants INTEGER NOT NULL DEFAULT 0,
+  array_id INTEGER,
+  array_index INTEGER,
   counted_as TEXT AS (iif(state IN ('pending','running'), 'open', state))
 );
 CREATE INDEX job_open ON job(state DESC, lane_id, priority DESC, id) WHERE state = 'running' OR state = 'pending';
 CREATE INDEX job_due ON job(due_at) WHERE state = 'held' AND on_hold = 0 AND waits_for = 0 AND due_at IS NOT NULL;
 CREATE INDEX job_deadline ON job(deadline_at) WHERE deadline_at IS NOT NULL AND attempt = 0 AND state IN ('held','pending');
 CREATE INDEX job_held ON job(id) WHERE state = 'held';
-CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped');
+CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','canceled','skipped') AND array_id IS NULL;
 CREATE INDEX job_key ON job(key, id) WHERE key IS NOT NULL;
 CREATE INDEX job_fingerprint ON job(fingerprint, id) WHERE fingerprint IS NOT NULL;
 
@@ -219,9 +248,11 @@ CREATE TABLE past(
   exit_code INTEGER,
   signal INTEGER,
   error TEXT,
-  first_reason TEXT
+  first_reason TEXT,
+  array_id INTEGER,
+  array_index INTEGER
 );
-CREATE INDEX past_ended ON past(ended_at, id);
+CREATE INDEX past_ended ON past(ended_at, id) WHERE array_id IS NULL;
 CREATE INDEX past_fingerprint ON past(fingerprint, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX past_key ON past(key, id) WHERE key IS NOT NULL;
 
@@ -345,6 +376,26 @@ END;
 CREATE TRIGGER job_counts_out AFTER DELETE ON job BEGIN
   UPDATE count SET n = n - 1 WHERE queue = OLD.queue AND counted_as = OLD.counted_as;
   UPDATE lane SET n = n - 1 WHERE id = OLD.lane_id;
+  UPDATE job_array SET n = n - 1 WHERE id = OLD.array_id;
+END;
+
+-- An array's own counts. When it ends or begins again is written apart, since that is in an index.
+CREATE TRIGGER job_array_move AFTER UPDATE OF state ON job
+WHEN NEW.array_id IS NOT NULL AND OLD.counted_as <> NEW.counted_as BEGIN
+  UPDATE job_array SET held = held - (OLD.counted_as = 'held') + (NEW.counted_as = 'held'),
+    open = open - (OLD.counted_as = 'open') + (NEW.counted_as = 'open'),
+    done = done + (NEW.counted_as = 'done'),
+    errored = errored - (OLD.counted_as = 'errored') + (NEW.counted_as = 'errored'),
+    canceled = canceled - (OLD.counted_as = 'canceled') + (NEW.counted_as = 'canceled'),
+    skipped = skipped - (OLD.counted_as = 'skipped') + (NEW.counted_as = 'skipped')
+  WHERE id = NEW.array_id;
+  UPDATE job_array SET ended_at = CASE WHEN held + open = 0 THEN NEW.changed_at END
+  WHERE id = NEW.array_id AND (ended_at IS NULL) <> (held + open > 0);
+END;
+CREATE TRIGGER past_array_gone AFTER DELETE ON past WHEN OLD.array_id IS NOT NULL BEGIN
+  UPDATE job_array SET done = done - (OLD.state = 'done'), errored = errored - (OLD.state = 'errored'),
+    canceled = canceled - (OLD.state = 'canceled'), skipped = skipped - (OLD.state = 'skipped')
+  WHERE id = OLD.array_id;
 END;
 
 CREATE TRIGGER job_lane_move AFTER UPDATE OF lane_id ON job WHEN OLD.lane_id <> NEW.lane_id BEGIN

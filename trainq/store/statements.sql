@@ -88,11 +88,52 @@ SELECT id, worker_id, lane_id, gpus, host, fraction, started_at, claimed_at, CAS
 FROM job INDEXED BY job_open WHERE state = 'running'
 
 -- name: next_waiting
--- The first of all that wait, lane by lane: no lane is read further than the list is long.
-SELECT id FROM (
-  SELECT j.id, CAST(j.priority AS INTEGER) AS priority FROM lane l JOIN job j ON j.id IN (
-    SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id ORDER BY priority DESC, id LIMIT :limit))
-ORDER BY priority DESC, id LIMIT :limit
+-- The first of all that wait, lane by lane: no lane is read further than the list is long, and of an array only the first
+-- task is, whose others are stepped over (`:folded`).
+WITH RECURSIVE walk(lane_id, id, priority, array_id, place) AS (
+  SELECT l.id, j.id, j.priority, j.array_id, 1 FROM lane l JOIN job j ON j.id = (
+    SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id ORDER BY priority DESC, id LIMIT 1)
+  UNION ALL
+  SELECT w.lane_id, j.id, j.priority, j.array_id, w.place + 1 FROM walk w JOIN job j ON j.id = coalesce(
+    (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = w.lane_id AND priority = w.priority
+      AND id > max(w.id, coalesce((SELECT id + count FROM job_array WHERE :folded AND id = w.array_id), w.id)) ORDER BY id LIMIT 1),
+    (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = w.lane_id AND priority < w.priority
+      ORDER BY priority DESC, id LIMIT 1))
+  WHERE w.place < :limit)
+SELECT id, array_id FROM walk ORDER BY CAST(priority AS INTEGER) DESC, id LIMIT :limit
+
+-- name: next_held
+-- The first of those that are held, in the order of their numbers, arrays stepped over in the same way.
+WITH RECURSIVE walk(id, array_id, place) AS (
+  SELECT j.id, j.array_id, 1 FROM job j WHERE j.id = (SELECT min(id) FROM job INDEXED BY job_held WHERE state = 'held')
+  UNION ALL
+  SELECT j.id, j.array_id, w.place + 1 FROM walk w JOIN job j ON j.id = (
+    SELECT id FROM job INDEXED BY job_held WHERE state = 'held'
+      AND id > max(w.id, coalesce((SELECT id + count FROM job_array WHERE :folded AND id = w.array_id), w.id)) ORDER BY id LIMIT 1)
+  WHERE w.place < :limit)
+SELECT id, array_id FROM walk
+
+-- name: newest
+-- Jobs and arrays, newest first: one step down the primary key for each, however many tasks an array has.
+WITH RECURSIVE walk(id, array_id, place) AS (
+  SELECT j.id, j.array_id, 1 FROM job j WHERE j.id = (SELECT max(id) FROM job)
+  UNION ALL
+  SELECT j.id, j.array_id, w.place + 1 FROM walk w JOIN job j ON j.id = (
+    SELECT max(id) FROM job WHERE id < min(w.id, coalesce(w.array_id, w.id)))
+  WHERE w.place < :limit)
+SELECT id, array_id FROM walk
+
+-- name: count_into_array
+-- The tasks of a submit call join the counts of their array; all of them wait.
+INSERT INTO job_array(id, submission_id, count, most, name, type, queue, priority, tags, user, user_id, at, n, open, held)
+SELECT :array_id, submission_id, count(*), :most, name, type, queue, priority, tags, user, user_id, submitted_at, count(*),
+  total(counted_as = 'open'), total(counted_as = 'held')
+FROM job WHERE id BETWEEN :first AND :last
+GROUP BY submission_id, name, type, queue, priority, tags, user, user_id, submitted_at
+
+-- name: running_tasks
+-- How many tasks of each array run: the running are few, and stand first in their index.
+SELECT array_id, count(*) FROM job INDEXED BY job_open WHERE state = 'running' AND array_id IS NOT NULL GROUP BY array_id
 
 -- name: position
 -- How many of a queue come no later than one of them: two ranges of the index in each lane.
@@ -223,10 +264,10 @@ RETURNING last_version
 -- Ended rows past their age move to the past, oldest first and a bounded number at a time.
 INSERT OR REPLACE INTO past(id, uid, submission_id, state, reason, side, queue, priority, type, name, key, fingerprint,
   model_key, model_version, tags, user, user_id, attempt, submitted_at, started_at, ended_at, exit_code, signal, error,
-  first_reason)
+  first_reason, array_id, array_index)
 SELECT j.id, s.uid || '.' || (j.id - s.first_id), j.submission_id, j.state, j.reason, j.side, j.queue, j.priority, j.type,
   j.name, j.key, j.fingerprint, j.model_key, j.model_version, j.tags, j.user, j.user_id, j.attempt, j.submitted_at,
-  j.started_at, j.ended_at, j.exit_code, j.signal, j.error, j.first_reason
+  j.started_at, j.ended_at, j.exit_code, j.signal, j.error, j.first_reason, j.array_id, j.array_index
 FROM job j JOIN submission s ON s.id = j.submission_id
 WHERE j.id = :id AND j.state IN ('done', 'errored', 'canceled', 'skipped')
 
