@@ -81,6 +81,15 @@ def test_the_words_that_can_follow(filled, line, wanted):
     assert sorted(asked(filled, "bash", line)[1]) == wanted
 
 
+def test_tasks_of_an_array(run_trainq):
+    """E24: `12[` goes on with the tasks of the array; the list of jobs has the array once."""
+    run_trainq.ok("submit", "--array", "0-2", "--", "true")
+    assert asked(run_trainq, "zsh", "trainq cancel 1[") == ("words", ["1[0]:pending", "1[1]:pending", "1[2]:pending"])
+    assert asked(run_trainq, "bash", "trainq cancel 1[2") == ("words", ["'1[2]'"])
+    assert asked(run_trainq, "fish", "trainq cancel 7[") == ("words", [])
+    assert asked(run_trainq, "fish", "trainq cancel 1") == ("words", ["1\tpending true"])
+
+
 def test_after_a_colon_bash_wants_the_rest(filled):
     assert asked(filled, "bash", "trainq status key:n") == ("words", ["nightly"])
     assert asked(filled, "zsh", "trainq status key:n") == ("words", ["key\\:nightly"])

@@ -41,6 +41,8 @@ ROWS = {
     "history.attempts": "UPDATE event SET attempt = 7 WHERE job_id = 1 AND n = 3",
     "counts": "UPDATE count SET n = n + 1",
     "lanes": "DELETE FROM lane",
+    "arrays": "UPDATE job_array SET done = done + 1",
+    "arrays.index": "UPDATE job SET array_index = 7 WHERE array_id IS NOT NULL",
     "model.job": "UPDATE model SET attempt = 9",
     "model.number": "UPDATE model_key SET last_version = 0",
     "model.twice": (
@@ -79,6 +81,7 @@ def original(tmp_path_factory) -> CrashTq:
     """A queue with a job that is done, one that runs (its worker was killed) and one that waits."""
     tq = harness.template(tmp_path_factory.mktemp("original"))
     tq.submit("--", "true")
+    tq.submit("--array", "0-1", "--priority", "-1", "--", "true")
     assert tq("worker", "--once", env={"TRAINQ_CRASH": "start.handed"}).code == -9
     tq.submit(*ONE, "--seed", "2", env=SECRET)
     return tq

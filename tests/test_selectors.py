@@ -15,7 +15,7 @@ from trainq.domain.selectors import (
     Key,
     Last,
     Named,
-    Task,
+    Tasks,
     parse_filter,
     parse_selector,
     parse_states,
@@ -30,7 +30,7 @@ from trainq.domain.states import STATES
         ("last", Last(0)), ("last~0", Last(0)), ("last~2", Last(2)),
         ("key:K", Key("K")), ("key:a b,1:x", Key("a b,1:x")), ("key:\udcff", Key("\udcff")),
         ("fp:9f86", Fingerprint("9f86")), ("fp:9F86", Fingerprint("9f86")),
-        ("12[3]", Task(12, 3)), ("12[0]", Task(12, 0)),
+        ("12[3]", Tasks(12, ((3, 3),))), ("12[0-9,15]", Tasks(12, ((0, 9), (15, 15)))),
         ("@name", Named("name")), ("@12", Named("12")), ("@a b\n", Named("a b\n")), ("@@x", Named("@x")),
     ],
 )  # fmt: skip
@@ -57,7 +57,7 @@ def test_one_id_is_told_from_a_list():
 
 @pytest.mark.parametrize(
     "text",
-    ["nope", "", " ", "a12", "12a", "12 13", "٣", "12[", "12[x]", "12[1-2]", "12,13[1]", "first", "Last", "k:x", "-", ",", "train.py",
+    ["nope", "", " ", "a12", "12a", "12 13", "٣", "12[", "12[x]", "12[]", "12[3", "12,13[1]", "first", "Last", "k:x", "-", ",", "train.py",
      "9223372036854775808", "9" * 5000, "12[" + "9" * 30 + "]", "last~" + "9" * 30, "1,99999999999999999999", "\udcff", "1\n"],
 )  # fmt: skip
 def test_what_is_no_job_is_not_found(text):

@@ -206,7 +206,7 @@ def test_the_state_of_the_whole(counts):
 
 def test_words_of_the_whole():
     counts = {**dict.fromkeys(STATES, 0), "done": 40, "errored": 5, "running": 2, "pending": 53}
-    assert words_of(counts) == "45 of 100, 2 running, 5 errored"
+    assert words_of(counts) == "45/100, 5 errored, 2 running"
     assert bar(counts) == "[####!>....]"
     assert ref_of({"id": 15, "array_id": 12, "array_index": 3}) == "12[3]"
     assert ref_of({"id": 15, "array_id": None}) == ref_of({"id": 15}) == "15"

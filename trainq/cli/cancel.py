@@ -19,7 +19,7 @@ TAKES_FILTERS = True
 
 def run(
     ctx: typer.Context,
-    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, last, key:K")] = None,
+    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, 12[3], last, key:K")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="until what runs has ended")] = False,
     timeout: Annotated[str | None, typer.Option("--timeout", metavar="T", help="wait at most so long; then it exits 5")] = None,
     now: Annotated[bool, typer.Option("--now", help="kill at once, without the grace")] = False,

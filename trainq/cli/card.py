@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from trainq.base.units import local_short, show_duration, show_size
 from trainq.cli import columns
 from trainq.cli.answer import Table
-from trainq.cli.printer import lines_of
+from trainq.cli.printer import is_terminal, lines_of
 from trainq.cli.words import short_values
+from trainq.domain.array import bar, words_of
+from trainq.ops.cards import tags_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +47,35 @@ def blocks(job: dict[str, Any], row: Row, now: float) -> Iterator[str | Table]:
         yield "next: " + following.format(id=job["id"])
 
 
+def array_blocks(row: Row, now: float) -> Iterator[str | Table]:
+    """An array as a whole; its tasks follow in a table."""
+    state = row["state"] + (f" ({row['reason']})" if row["reason"] else "")
+    yield lines_of([
+        ("array", str(row["id"])),
+        ("name", row["name"]),
+        ("type", row["type"]),
+        ("queue", row["queue"] + (f", priority {row['priority']}" if row["priority"] else "")),
+        ("tags", " ".join(tags_of(row))),
+        ("user", row["user"]),
+        ("state", state),
+        ("tasks", f"{bar(row['counts'], 20)} {words_of(row['counts'])}" if is_terminal() else words_of(row["counts"])),
+        ("limit", f"{row['most']} at once" if row["most"] else None),
+        ("submitted", local_short(row["at"], now)),
+        ("ended", local_short(row["ended_at"], now) if row["ended_at"] else None),
+    ])  # fmt: skip
+    following = {"pending": "trainq worker --until idle", "errored": "trainq retry {id} --state errored"}.get(
+        row["state"]
+    )
+    if following:
+        yield "next: " + following.format(id=row["id"])
+
+
 def _what(job: dict[str, Any]) -> list[tuple[str, str | None]]:
     data = [
         f"{item['name'] or 'data'}: {show_size(item['size'])} {item['sha256'][:12]}" for item in job["data"]["sets"]
     ]
     return [
-        ("job", str(job["id"])),
+        ("job", job["ref"] if job["array"]["id"] is None else f"{job['ref']}, number {job['id']}"),
         ("name", job["name"]),
         ("type", job["type"]),
         ("command", columns.command(job)),

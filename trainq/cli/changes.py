@@ -49,11 +49,12 @@ def _lines(changes: Sequence[Change], already: str, *, dry_run: bool) -> list[st
 
 
 def _line(change: Change, already: str, would: str) -> str:
+    name = (change.facts or {}).get("ref") or change.id
     if change.result == "already":
-        return f"{change.id} already {already}"
+        return f"{name} already {already}"
     if change.error:
-        return f"{change.id} {change.result}: {change.error}"
-    return f"{change.id} {would}{'canceled' if would and change.result == 'canceling' else change.result}"
+        return f"{name} {change.result}: {change.error}"
+    return f"{name} {would}{'canceled' if would and change.result == 'canceling' else change.result}"
 
 
 def _id(value: Any) -> Any:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from trainq.base.errors import BadValue
 from trainq.base.units import local_short, show_duration
 from trainq.cli.answer import Table
+from trainq.cli.printer import is_terminal
 from trainq.cli.words import short_values
+from trainq.domain.array import bar, ref_of, words_of
 from trainq.domain.documents import document
 from trainq.domain.states import ENDED
 from trainq.ops.cards import queued_s, run_s, tags_of
@@ -67,8 +69,8 @@ def _lasted(measure: Callable[[Row, float], float | None]) -> Callable[[Row, flo
 
 
 def ran_s(row: Row, now: float) -> float | None:
-    """How long it ran; None for what was never started."""
-    return None if row["state"] in ENDED and row.get("started_at") is None else run_s(row, now)
+    """How long it ran; None for what was never started, and for an array."""
+    return None if (row["state"] in ENDED or "counts" in row) and row.get("started_at") is None else run_s(row, now)
 
 
 def percent(fraction: float | None) -> str:
@@ -76,7 +78,13 @@ def percent(fraction: float | None) -> str:
     return "" if fraction is None else f"{fraction:.0%}"
 
 
+def _id(row: Row, _now: float) -> str:
+    return ref_of(row)
+
+
 def _progress(row: Row, _now: float) -> str:
+    if "counts" in row:
+        return percent(sum(row["counts"][state] for state in ENDED) / max(1, row["count"]))
     return percent(1.0 if row["state"] == "done" else row.get("fraction"))
 
 
@@ -102,15 +110,17 @@ def command(job: Mapping[str, Any]) -> str:
 
 
 def _command(row: Row, _now: float) -> str:
-    return command(row["document"])
+    return command(row["document"]) if "counts" not in row else ""
 
 
 def _params(row: Row, _now: float) -> str:
-    return short_values(row["document"]["params"])
+    return short_values(row["document"]["params"]) if "counts" not in row else ""
 
 
 def _info(row: Row, now: float) -> str:
     """The most useful thing in few words: how far it is, what it made, or what went wrong."""
+    if "counts" in row:
+        return f"{bar(row['counts'], 8)} {words_of(row['counts'])}" if is_terminal() else words_of(row["counts"])
     if row["state"] == "running":
         words = (_progress(row, now), row.get("note") or row.get("stage") or "")
         return " ".join(word for word in words if word)
@@ -126,10 +136,8 @@ def _info(row: Row, now: float) -> str:
 OF_DOCUMENT = ("command", "params")
 """Columns that are read from the job's document, which the row then has to hold as `document`."""
 CELLS: dict[str, Callable[[Any, float], str]] = {
-    **{
-        name: _plain(name)
-        for name in ("id", "name", "state", "reason", "side", "stage", "queue", "user", "type", "key")
-    },
+    "id": _id,
+    **{name: _plain(name) for name in ("name", "state", "reason", "side", "stage", "queue", "user", "type", "key")},
     **{name: _plain(name) for name in ("priority", "attempt", "worker", "host", "pid", "fingerprint", "exit_code")},
     "tags": _tags,
     "submitted": _time("submitted_at"),

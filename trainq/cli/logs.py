@@ -20,7 +20,7 @@ LINE_LIMIT = 1 << 20
 
 def run(
     ctx: typer.Context,
-    selectors: Annotated[list[str] | None, typer.Argument(metavar="SEL", help="one job: 12, last, key:K")] = None,
+    selectors: Annotated[list[str] | None, typer.Argument(metavar="SEL", help="one job: 12, 12[3], last, key:K")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job has ended")] = False,
     lines: Annotated[int | None, typer.Option("--lines", "-n", metavar="N", help="only the last N lines")] = None,
     attempt: Annotated[int | None, typer.Option("--attempt", metavar="K", help="of this attempt; default: the last")] = None,

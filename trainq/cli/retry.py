@@ -15,7 +15,9 @@ TAKES_FILTERS = True
 
 def run(
     ctx: typer.Context,
-    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, last, key:K")] = None,
+    selectors: Annotated[
+        list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, 12[3], last, key:K")
+    ] = None,
     dependants: Annotated[bool, typer.Option("--with-dependants", help="also what was skipped because of them")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
 ) -> Answer:  # fmt: skip

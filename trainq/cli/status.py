@@ -11,6 +11,7 @@ from trainq.cli.answer import Answer, Silence, Table
 from trainq.cli.line import Line, line_of
 from trainq.cli.words import missing
 from trainq.ops import query
+from trainq.ops.cards import array_item
 from trainq.ops.select import EVERYTHING
 
 if TYPE_CHECKING:
@@ -25,19 +26,22 @@ MOST_ROWS = 10**9  # no store holds more
 
 def run(
     ctx: typer.Context,
-    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, last, key:K, fp:F, @name")] = None,
+    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, 12[3], last, key:K, fp:F, @name")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="counts by state and queue")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="show it again whenever something has changed")] = False,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="which columns")] = None,
     all_: Annotated[bool, typer.Option("--all", "-a", help="every job that is not pruned, newest first")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="rows at most; 0: all", show_default=True)] = 50,
     sort: Annotated[str | None, typer.Option("--sort", metavar="COLUMN", help="by this column; -COLUMN turns it round")] = None,
+    tasks: Annotated[bool, typer.Option("--tasks", help="the tasks of arrays, a row each")] = False,
     show_env: Annotated[bool, typer.Option("--show-env", help="with one job: the environment it gets")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="one JSON object a job and line")] = False,
 ) -> Any:  # fmt: skip
     """What runs and waits, and the last 10 that ended. With one job: its card."""
     line = line_of(ctx)
-    ask = _Ask(line, selectors or [], all_=all_, limit=limit, sort=sort, columns=columns, show_env=show_env)
+    ask = _Ask(
+        line, selectors or [], all_=all_, limit=limit, sort=sort, columns=columns, show_env=show_env, tasks=tasks
+    )
     ask.full = ask.full or line.json or jsonl
     queue = line.open_queue()
     if summary:
@@ -61,7 +65,7 @@ class _Ask:
 
     def __init__(
         self, line: Line, words: list[str], *, all_: bool, limit: int, sort: str | None, columns: str | None,
-        show_env: bool,
+        show_env: bool, tasks: bool,
     ) -> None:  # fmt: skip
         from trainq.store.reads import SORTS
 
@@ -77,7 +81,8 @@ class _Ask:
             self.full = any(name in OF_DOCUMENT for name in names)
         self.words = words
         self.which: Filter = line.filter() if line.filters else EVERYTHING
-        self.is_all = all_ or bool(line.filters) or sort is not None
+        self.tasks = tasks
+        self.is_all = all_ or bool(line.filters) or sort is not None or tasks
         self.limit = min(limit, MOST_ROWS) or None
         self.sort = sort
         self.columns = columns
@@ -87,14 +92,21 @@ class _Ask:
     def look(self, queue: Queue) -> query.Listing:
         """The jobs, as they are now."""
         if self.words:
-            return query.chosen(queue, self.words, self.which, full=self.full)
+            tasks = None if self.full else self.limit  # of an array: people look at some of them
+            return query.chosen(queue, self.words, self.which, full=self.full, tasks=tasks, folded=not self.tasks)
         if self.is_all:
-            return query.everything(queue, self.which, self.sort, self.limit, full=self.full)
+            return query.everything(queue, self.which, self.sort, self.limit, full=self.full, folded=not self.tasks)
         return query.overview(queue, self.limit or MOST_ROWS, full=self.full)
 
 
 def _answer(queue: Queue, listing: query.Listing, ask: _Ask) -> Answer:
     ids = [row["id"] for row in listing.rows]
+    if listing.array is not None:
+        if ask.show_env:
+            raise Usage("--show-env is for one job", hint=f"trainq status '{listing.array['id']}[0]' --show-env")
+        array = listing.array
+        whole = array_item(array, listing.view, listing.jobs)
+        return Answer("array", whole, lambda: _array(queue, listing, ask), [array["id"]])
     if listing.one and listing.jobs:
         job = listing.jobs[0]
         if ask.show_env:
@@ -108,6 +120,16 @@ def _answer(queue: Queue, listing: query.Listing, ask: _Ask) -> Answer:
         doc["unknown"] = listing.unknown
     code = 7 if listing.unknown else 0
     return Answer("job_list", doc, lambda: _list(queue, listing, ask), ids, code, missing(listing.unknown))
+
+
+def _array(queue: Queue, listing: query.Listing, ask: _Ask) -> Iterator[str | Table]:
+    from trainq.cli.card import array_blocks
+
+    assert listing.array is not None
+    yield from array_blocks(listing.array, listing.view.now)
+    yield _table(queue, listing, ask)
+    if listing.truncated:
+        yield f"{listing.total - len(listing.rows)} more; --limit 0 shows all"
 
 
 def _list(queue: Queue, listing: query.Listing, ask: _Ask) -> Iterator[str | Table]:
@@ -182,6 +204,7 @@ def _watch(queue: Queue, ask: _Ask, line: Line, *, jsonl: bool) -> Silence:
             else:
                 streams.clear(line)
                 blocks = _card(listing, listing.jobs[0]) if listing.one and listing.jobs else _list(queue, listing, ask)
+                blocks = _array(queue, listing, ask) if listing.array is not None else blocks
                 printer.show_blocks(blocks, line)
                 printer.flush()
             if ask.words and all(row["state"] in ENDED for row in listing.rows):

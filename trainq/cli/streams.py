@@ -26,7 +26,7 @@ def without_clock(job: Mapping[str, Any]) -> dict[str, Any]:
     """The job without what changes by the passing of time alone."""
     still = dict(job)
     for name, moving in _MOVING:
-        still[name] = {key: value for key, value in job[name].items() if key not in moving}
+        still[name] = {key: value for key, value in job.get(name, {}).items() if key not in moving}
     return still
 
 

@@ -10,6 +10,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 
 from trainq.base.errors import BadValue, TrainqError, Usage
 from trainq.base.words import quoted
+from trainq.cli import sweep
 from trainq.cli.answer import Answer, Silence
 from trainq.cli.changes import item_of
 from trainq.cli.commands import CONTEXT
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainq.cli.line import Line
+    from trainq.domain.job import NewArray
     from trainq.domain.request import Field
     from trainq.ops.change import Change
     from trainq.ops.queue import Queue
@@ -31,9 +33,10 @@ HELP = """Put a job in and print its id.
 \b
 trainq submit TYPE [--param K=V]... [--data FILE]...   a model type of trainq.toml
 trainq submit [OPTIONS] -- COMMAND...                  any command
+trainq submit --sweep lr=1e-3,1e-4 TYPE                an array: a task for each value
 trainq submit --from FILE.jsonl                        many jobs, all or none
 """
-EXTRAS = ("param", "from_", "shell", "wait", "follow", "exit_code")
+EXTRAS = ("param", "from_", "shell", "wait", "follow", "exit_code", *sweep.NAMES)
 
 
 class Submit(TyperCommand):
@@ -74,6 +77,7 @@ def build() -> Submit:
                 "from_", ("--from",), "FILE", "a JSON object a line, with these options' names in snake_case; -: stdin"
             ),
             _option("shell", ("--shell",), "LINE", "run this line with sh"),
+            *(_option(*row[:4], many=row[4]) for row in sweep.OPTIONS),
             *(_of_field(field) for field in FIELDS),
             _option("wait", ("--wait",), "", "wait until it has ended; exits 0 if it is done, else 1", flag=True),
             _option("follow", ("--follow", "-f"), "", "show its log and wait until it has ended", flag=True),
@@ -142,25 +146,36 @@ def run(line: Line, given: dict[str, Any]) -> Any:
 
     asked = ask_early()
     queue = line.open_queue()
+    array: NewArray | None = None
+    notes: list[str] = []
     if extras["from_"] is None:
         requests = [_request(queue, line, words, extras, _read(given))]
+        if sweep.is_asked_for(extras):
+            requests, array, notes = sweep.spread(requests[0], extras)
     else:
-        if words or line.tail or extras["shell"] or extras["param"] or any(given.values()):
+        if (
+            words
+            or line.tail
+            or extras["shell"]
+            or extras["param"]
+            or any(given.values())
+            or sweep.is_asked_for(extras)
+        ):
             raise Usage("--from names everything itself: no type, command or option of a job beside it")
         requests = _lines(extras["from_"])
-    _refuse_many(extras, len(requests))
+    _refuse_many(extras, len(requests) if array is None else max(2, len(requests)))
     from trainq.ops.submit import submit
 
-    done = submit(queue, requests, asked)
-    return _answer(queue, line, done, extras, _absent(requests))
+    done = submit(queue, requests, asked, array)
+    return _answer(queue, line, done._replace(notes=(*notes, *done.notes)), extras, _absent(requests))
 
 
 def _refuse_many(extras: dict[str, Any], jobs: int) -> None:
     """What is for one job is refused for more, before anything is stored. Raises Usage."""
     if jobs > 1 and extras["wait"] and extras["exit_code"] == "job":
-        raise Usage(f"--exit-code job is for one job, not {jobs}")
+        raise Usage(f"--exit-code job is for one job, not {jobs} and no array")
     if jobs > 1 and extras["follow"]:
-        raise Usage(f"-f follows one job, not {jobs}")
+        raise Usage(f"-f follows one job, not {jobs} and no array")
 
 
 def _read(given: dict[str, Any]) -> dict[str, Any]:
@@ -313,6 +328,7 @@ def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> 
     from trainq.cli import printer
     from trainq.cli.wait import told, verdict
     from trainq.ops import query
+    from trainq.ops.cards import array_item
     from trainq.ops.wait import wait
 
     def tell(notes: Sequence[str]) -> None:
@@ -333,7 +349,10 @@ def _await(queue: Queue, line: Line, answer: Answer, extras: dict[str, Any]) -> 
     code = verdict(rows, own=extras["exit_code"] == "job")
     if not line.json:
         return Silence(code)
-    jobs = {job["id"]: job for job in query.chosen(queue, words, full=True).jobs}
+    listing = query.chosen(queue, words, full=True)
+    jobs = {job["id"]: job for job in listing.jobs}
+    if listing.array is not None:
+        jobs[listing.array["id"]] = array_item(listing.array, listing.view)
     for item in answer.doc["items"]:
         item["job"] = jobs.get(item["id"])
     return answer._replace(exit=code)

@@ -10,6 +10,7 @@ from trainq.base.errors import BadValue, NoSelector, Usage
 from trainq.cli.answer import Answer, Table
 from trainq.cli.line import line_of
 from trainq.cli.words import missing
+from trainq.domain.array import ref_of
 from trainq.domain.states import ENDED
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TOLD = 5
 
 def run(
     ctx: typer.Context,
-    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, last, key:K")] = None,
+    selectors: Annotated[list[str] | None, typer.Argument(metavar="[SEL]...", help="12, 12,15-20, 12[3], last, key:K")] = None,
     for_: Annotated[str, typer.Option("--for", metavar="ended|running", help="what to wait for")] = "ended",
     any_: Annotated[bool, typer.Option("--any", help="until one of them has, not all")] = False,
     timeout: Annotated[str | None, typer.Option("--timeout", metavar="T", help="at most so long; then it exits 5")] = None,
@@ -45,13 +46,17 @@ def run(
     which = line.filter() if line.filters else EVERYTHING
 
     def go_on(found: Selected) -> None:
+        if exit_code == "job" and found.array is not None:
+            raise Usage(
+                "--exit-code job is for one job, not an array", hint=f"trainq wait '{found.array}[N]' --exit-code job"
+            )
         if exit_code == "job" and (len(found.ids) != 1 or found.unknown):
             raise Usage(f"--exit-code job is for one job, not {len(found.ids) + len(found.unknown)}")
         line.awaited = found.ids
 
     found = wait(queue, selectors or [], which, state=for_, any_=any_, timeout_s=timeout_s, on_found=go_on)
     code = 7 if found.unknown else verdict(found.rows, own=exit_code == "job")
-    return _answer(queue, found.rows, found.unknown, code, full=line.json)
+    return _answer(queue, found.rows, found.unknown, code, full=line.json, whole=found.arrays)
 
 
 def verdict(rows: Sequence[Row], *, own: bool) -> int:
@@ -70,7 +75,7 @@ def told(rows: Sequence[Row]) -> list[str]:
     for row in bad[:TOLD]:
         more = "logs" if row["attempt"] else "status"
         why = _why(row)
-        lines.append(f"job {row['id']} {row['state']}{f': {why}' if why else ''}; trainq {more} {row['id']}")
+        lines.append(f"job {ref_of(row)} {row['state']}{f': {why}' if why else ''}; trainq {more} {row['id']}")
     if len(bad) > TOLD:
         lines.append(f"{len(bad) - TOLD} more did not end done")
     return lines
@@ -85,14 +90,16 @@ def _why(row: Row) -> str:
     return str(text).strip().partition("\n")[0]
 
 
-def _answer(queue: Any, rows: list[Row], unknown: list[str], code: int, *, full: bool) -> Answer:
+def _answer(
+    queue: Any, rows: list[Row], unknown: list[str], code: int, *, full: bool, whole: Sequence[int] = ()
+) -> Answer:
     from trainq.ops import query
 
     ids = [row["id"] for row in rows]
-    listing = query.these(queue, rows, full=full)
-    if full and len(listing.jobs) == 1 and not unknown:
+    listing = query.these(queue, rows, full=full, whole=whole)
+    if full and len(listing.jobs) == 1 and not unknown and not whole:
         return Answer("job", listing.jobs[0], tuple, ids, code)
-    doc: dict[str, Any] = {"items": listing.jobs, "total": len(rows), "truncated": False}
+    doc: dict[str, Any] = {"items": listing.jobs, "total": listing.total, "truncated": False}
     if unknown:
         doc["unknown"] = unknown
     return Answer("job_list", doc, lambda: _table(listing), ids, code, missing(unknown))

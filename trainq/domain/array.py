@@ -94,12 +94,12 @@ def ref_of(row: Mapping[str, Any]) -> str:
 
 
 def words_of(counts: Mapping[str, int]) -> str:
-    """How far an array is, in few words: `45 of 100, 2 running, 3 errored`."""
+    """How far an array is, in few words: `45/100, 3 errored, 2 running`."""
     ended = counts["done"] + counts["errored"] + counts["canceled"] + counts["skipped"]
     others = [
-        f"{counts[state]} {state}" for state in ("running", "errored", "canceled", "skipped", "held") if counts[state]
+        f"{counts[state]} {state}" for state in ("errored", "running", "canceled", "skipped", "held") if counts[state]
     ]
-    return ", ".join([f"{ended} of {sum(counts.values())}", *others])
+    return ", ".join([f"{ended}/{sum(counts.values())}", *others])
 
 
 def bar(counts: Mapping[str, int], width: int = 10) -> str:

@@ -38,6 +38,12 @@ def fingerprint(
     return hashlib.sha256(line.encode()).hexdigest()[:32]
 
 
+def of_task(print_: str, number: int) -> str:
+    """The fingerprint of a task with a number of `--array`: its trainer is told it, so it is another training than that of
+    the task beside it. Of this line, which may not change either: `FINGERPRINT[NUMBER]`."""
+    return _sha256(f"{print_}[{number}]".encode())[:32]
+
+
 def is_json_name(name: str) -> bool:
     """Whether data of this file name is taken as JSON: by its suffix, upper or lower case."""
     return name.lower().endswith(".json")

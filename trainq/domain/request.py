@@ -320,6 +320,8 @@ class Request(NamedTuple):
     shell: str | None = None
     from_text: bool = True  # parameters are words of a command line, not JSON values
     where: str = ""  # said before what is wrong with it: the line of a file
+    as_json: frozenset[str] = frozenset()  # parameters that are values of JSON all the same
+    task: Mapping[str, int] | None = None  # of a task of an array: its index, the count, and the number of --array
 
 
 def from_line(doc: Any, where: str = "") -> Request:

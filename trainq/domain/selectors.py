@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LARGEST_ID: Final = 2**63 - 1
-_FORMS: Final = "a job is named by its number, 12-20, last, key:K, fp:F or @NAME; trainq status lists them"
+_FORMS: Final = "a job is named by its number, 12-20, '12[3]', last, key:K, fp:F or @NAME; trainq status lists them"
 
 
 class Ids(NamedTuple):
@@ -58,14 +58,20 @@ class Named(NamedTuple):
     name: str
 
 
-class Task(NamedTuple):
-    """`12[3]`: one task of an array."""
+class Tasks(NamedTuple):
+    """`12[3]`, `12[0-9,15]`: tasks of an array by their index, in ranges (first, last), both ends in."""
 
     id: int
-    task: int
+    ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def single(self) -> int | None:
+        """The index, if exactly one was named."""
+        first, last = self.ranges[0]
+        return first if len(self.ranges) == 1 and first == last else None
 
 
-Selector = Ids | Last | Key | Fingerprint | Named | Task
+Selector = Ids | Last | Key | Fingerprint | Named | Tasks
 
 
 def parse_selector(text: str) -> Selector:
@@ -80,9 +86,9 @@ def parse_selector(text: str) -> Selector:
         return Last(_back(text))
     if re.fullmatch(r"[0-9,-]*[0-9][0-9,-]*", text):
         return Ids(tuple(_range(part, text) for part in text.split(",")))
-    task = re.fullmatch(r"([0-9]+)\[([0-9]+)\]", text)
+    task = re.fullmatch(r"([0-9]+)\[([0-9,-]*[0-9][0-9,-]*)\]", text)
     if task:
-        return Task(_number(task[1], text), _number(task[2], text))
+        return Tasks(_number(task[1], text), tuple(_range(part, text) for part in task[2].split(",")))
     if text in ("all", "*"):
         raise NotFound(f"no such job: {quoted(text)}", hint="name them by a filter, such as --state pending")
     if text in STATES:

@@ -8,9 +8,10 @@ from trainq import wake
 from trainq.base import clock, hosts
 from trainq.base.crash import point
 from trainq.base.errors import NoSelector, NotPossible, TrainqError
+from trainq.domain.array import ref_of
 from trainq.ops import secrets
 from trainq.ops.cards import uid_of
-from trainq.ops.change import BATCH, Change, in_batches
+from trainq.ops.change import BATCH, Change, in_batches, ref_facts
 from trainq.ops.lost import held_here, is_alive, take_back
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
@@ -140,7 +141,7 @@ def _ids(changes: Sequence[Change], *results: str) -> list[int]:
 
 def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | None, dry_run: bool) -> Change:
     if not may_change(queue, row):
-        return Change(row["id"], "denied", f"job {row['id']} belongs to {row['user']}")
+        return Change(row["id"], "denied", f"job {ref_of(row)} belongs to {row['user']}", ref_facts(row))
     state = row["state"]
     if dry_run:
         result = {"held": "canceled", "pending": "canceled", "running": "canceling", "canceled": "already"}.get(
@@ -149,7 +150,8 @@ def _cancel(tx: Transaction, queue: Queue, row: Row, now: bool, message: str | N
     else:
         result = jobs.request_cancel(tx, row["id"], str(queue.actor), grace_s=0.0 if now else None, message=message)
         result = result if result in ("canceled", "canceling", "already") else "ended"
-    return Change(row["id"], result, f"job {row['id']} is already {state}" if result == "ended" else None)
+    why = f"job {ref_of(row)} is already {state}" if result == "ended" else None
+    return Change(row["id"], result, why, ref_facts(row))
 
 
 def _gone(number: int, row: Row | None) -> Change:
@@ -157,7 +159,8 @@ def _gone(number: int, row: Row | None) -> Change:
     if row is None:
         return Change(number, "unknown", f"no such job: {number}")
     result = "already" if row["state"] == "canceled" else "ended"
-    return Change(number, result, None if result == "already" else f"job {number} is already {row['state']}")
+    why = None if result == "already" else f"job {ref_of(row)} is already {row['state']}"
+    return Change(number, result, why, ref_facts(row))
 
 
 def may_change(queue: Queue, row: Row) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
+from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.domain.job import RETRY_ON
 from trainq.domain.states import ENDED
@@ -54,7 +55,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
     spec = document(more.specs[number]) if number in more.specs else {}
     return {
         "id": number,
-        "ref": str(number),
+        "ref": ref_of(row),
         "uid": uid_of(row),
         **{name: row.get(name) for name in ("name", "key", "fingerprint", "type", "queue", "state")},
         "reason": reason_of(row, view),
@@ -68,7 +69,7 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "params": spec.get("params", {}),
         "seed": spec.get("seed", 0) if spec else None,
         "data": _data(more.data.get(number, [])),
-        "array": {"id": None, "index": None, "count": None},
+        "array": _array(row),
         "after": [{"job": item["on_id"], "on": item["mode"]} for item in more.after.get(number, [])],
         "request": _request(row, spec),
         "retry": {
@@ -109,6 +110,37 @@ def card(row: Row, more: Details, view: View) -> dict[str, Any]:
         "code": _code(spec),
         "message": row.get("message"),
     }
+
+
+def array_item(row: Row, view: View, tasks: Sequence[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """An array as a document; of its tasks only the counts, where they are not told (`tasks` is null then)."""
+    return {
+        "id": row["id"],
+        "ref": str(row["id"]),
+        "kind": "array",
+        **{name: row[name] for name in ("name", "type", "queue", "state")},
+        "reason": array_reason_of(row, view),
+        "counts": row["counts"],
+        "count": row["count"],
+        "limit": row["most"],
+        "priority": row["priority"],
+        "tags": tags_of(row),
+        "user": row["user"],
+        "times": {"submitted_at": time_of(row["at"]), "ended_at": time_of(row["ended_at"])},
+        "tasks": tasks,
+    }
+
+
+def array_reason_of(row: Row, view: View) -> str | None:
+    """Why a whole array waits: its queue may be closed."""
+    if row["state"] == "pending" and row["queue"] in view.paused:
+        return view.paused[row["queue"]].reason
+    return None
+
+
+def _array(row: Row) -> dict[str, Any]:
+    number = row.get("array_id")
+    return {"id": number, "index": row.get("array_index"), "count": None if number is None else row.get("call_count")}
 
 
 def uid_of(row: Row) -> str:

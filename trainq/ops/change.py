@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import TrainqError
+from trainq.domain.array import ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 BATCH = 500  # a transaction: nobody waits long at the gate, however many are meant
 
@@ -19,6 +20,11 @@ class Change(NamedTuple):
     result: str
     error: str | None = None
     facts: dict[str, Any] | None = None
+
+
+def ref_facts(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Of a task its array says more than its own number: how it is spelled."""
+    return None if row.get("array_id") is None else {"ref": ref_of(row)}
 
 
 def in_batches(

@@ -8,14 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.artifacts.paths import Paths
+from trainq.domain.array import ref_of
 from trainq.domain.states import STATES
 from trainq.ops.queue import find, is_there, open_queue
-from trainq.store import models, reads, workers
+from trainq.store import arrays, models, reads, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainq.ops.queue import Queue
+    from trainq.store.session import Transaction
 
 Word = tuple[str, str]
 SHOWN = 100
@@ -39,11 +41,19 @@ def _selectors(queue: Queue, typed: str) -> list[Word]:
     with queue.session.reading() as tx:
         if typed.startswith("key:"):
             return [(f"key:{key}", "") for key in reads.newest_keys(tx, SHOWN)]
+        number, bracket, _ = typed.partition("[")
+        if bracket and number.isdecimal():
+            return _tasks(tx, int(number))
         rows = reads.newest_ids(tx, SHOWN)
     if typed.startswith("@"):
         return [(f"@{name}", "") for name in dict.fromkeys(row["name"] for row in rows)]
     found = [(str(row["id"]), f"{row['state']} {row['name']}") for row in rows]
     return [*found, ("last", "the last submit of yours"), ("key:", "by its key")]
+
+
+def _tasks(tx: Transaction, number: int) -> list[Word]:
+    rows = reads.jobs(tx, arrays.shown(tx, number, SHOWN))
+    return [(ref_of(row), row["state"]) for row in rows]
 
 
 def _keys(queue: Queue, _typed: str) -> list[Word]:

@@ -90,13 +90,15 @@ def draft(request: Request, shared: Shared) -> Draft:
 def _check(request: Request, shared: Shared) -> Draft:
     values = request.values
     kind = _type_of(request, shared)
-    given = params.coerce(kind, request.params or {}, from_text=request.from_text)
+    given = params.coerce(kind, request.params or {}, from_text=request.from_text, as_json=request.as_json)
     seed = values.get("seed", 0)
     data = _data(values, kind, shared)
     print_ = None
     if kind is not None:
         digests = {name: digest for name, (_, digest) in data.items() if name != STDIN}
         print_ = fingerprint.fingerprint(kind.name, digests, given, seed)
+        if request.task is not None and "number" in request.task:
+            print_ = fingerprint.of_task(print_, request.task["number"])
     own = _environment(values, shared)
     cwd = os.path.join(shared.cwd, values["cwd"]) if "cwd" in values else shared.cwd
     code = shared.code.document(cwd, request)
@@ -122,6 +124,7 @@ def _check(request: Request, shared: Shared) -> Draft:
         begin_at=begin_at,
         deadline_at=deadline_at,
         hold=values.get("hold", False),
+        array_index=None if request.task is None else request.task["index"],
     )
     default = "run" if kind is None else "fail"
     on_duplicate = values.get("on_duplicate") or ("return" if job.key else default)
@@ -258,6 +261,8 @@ def _spec(
     for name, value in values.items():
         if name in IN_SPEC:
             spec[IN_SPEC[name]] = value
+    if request.task is not None:
+        spec["array"] = request.task
     if "data" in values:
         spec["files"] = {name: _file_name(path) for name, path in values["data"].items()}
     if "warn" in values:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainq.artifacts import logs
 from trainq.base import files
 from trainq.base.errors import NotFound, NotPossible, Usage
+from trainq.domain.array import ref_of
 from trainq.domain.states import ENDED
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import reads
@@ -129,6 +130,10 @@ def _one(queue: Queue, words: Sequence[str]) -> Row:
         raise Usage("of which job?", hint="trainq logs ID")
     with queue.session.reading() as tx:
         found = select(tx, words, EVERYTHING, queue.actor.user_id, past=True)
+    if found.array is not None:
+        with queue.session.reading() as tx:
+            rows = reads.jobs(tx, found.ids[:1]) or reads.past(tx, found.ids[:1])
+        raise Usage(f"{found.array} is an array, and a log is one task's", hint=f"trainq logs '{ref_of(rows[0])}'")
     if len(found.ids) != 1 or found.unknown:
         raise Usage(f"one job's log at a time, and {len(found.ids)} are named", hint="trainq logs ID")
     return _row(queue, found.ids[0])

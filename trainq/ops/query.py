@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import NotFound
+from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.domain.held import WANTED
 from trainq.domain.states import ACTIVE, STATES
-from trainq.ops.cards import View, card, details, reason_of
+from trainq.ops.cards import View, array_item, array_reason_of, card, details, reason_of
 from trainq.ops.paused import opens, sentence
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.why import Why
-from trainq.store import models, queues, reads
+from trainq.store import arrays, models, queues, reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.ops.queue import Queue
+    from trainq.ops.select import Selected
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
 
@@ -34,6 +36,7 @@ class Listing(NamedTuple):
     unknown: list[str]
     one: bool
     view: View
+    array: Row | None = None  # when one array is all that was named: the rows are those of its tasks then
 
     @property
     def truncated(self) -> bool:
@@ -44,32 +47,62 @@ class Listing(NamedTuple):
 def overview(queue: Queue, limit: int, *, full: bool) -> Listing:
     """What is active, and what ended last (also once it is pruned)."""
     with queue.session.reading() as tx:
-        rows = reads.running(tx, limit)
-        rows += reads.waiting(tx, limit - len(rows)) if len(rows) < limit else []
-        active = sum(n for _, state, n in reads.counts(tx) if state in ACTIVE)
+        rows = reads.active_folded(tx, limit)
+        whole, tasks = arrays.active(tx)
+        active = sum(n for _, state, n in reads.counts(tx) if state in ACTIVE) - tasks + whole
         ended = reads.last_ended(tx, ENDED_SHOWN)
         shown = rows + ended[: max(0, limit - len(rows))]
         return _listing(tx, queue, shown, active + len(ended), full=full)
 
 
-def everything(queue: Queue, which: Filter, sort: str | None, limit: int | None, *, full: bool) -> Listing:
-    """All jobs that fit the filter, newest first or sorted."""
+def everything(
+    queue: Queue, which: Filter, sort: str | None, limit: int | None, *, full: bool, folded: bool = True
+) -> Listing:
+    """All jobs that fit the filter, newest first or sorted; `folded`: an array is one row, and fits if a task does."""
     with queue.session.reading() as tx:
-        rows = reads.newest(tx, which, sort, limit)
-        total = len(rows) if limit is None or len(rows) < limit else reads.count(tx, which)
+        whole = arrays.present(tx, which) if folded and arrays.numbers(tx)[0] else []
+        if whole and which == EVERYTHING and sort is None:
+            rows = reads.newest_folded(tx, limit)
+        elif whole:
+            rows = _sorted([*reads.newest(tx, which, sort, limit, plain=True), *whole], sort)[:limit]
+        else:
+            rows = reads.newest(tx, which, sort, limit, plain=folded)
+        total = len(rows)
+        if limit is not None and total >= limit:
+            total = reads.count(tx, which, plain=folded) + len(whole)
         return _listing(tx, queue, rows, total, full=full)
 
 
-def chosen(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, full: bool) -> Listing:
-    """The jobs that the words name, pruned ones too as far as they are answered for.
+def _sorted(rows: list[Row], sort: str | None) -> list[Row]:
+    """Jobs and arrays in one order, as the store has it for jobs."""
+    name = "id" if sort is None else reads.SORTS[sort.lstrip("-")].removeprefix("j.")
+    rows.sort(key=lambda row: row["id"])
+    known = [row for row in rows if row.get(name) is not None]
+    known.sort(key=lambda row: row[name], reverse=sort is None or sort.startswith("-"))
+    unknown = [row for row in rows if row.get(name) is None]
+    return known + unknown if sort is None or sort.startswith("-") else unknown + known
+
+
+def chosen(
+    queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, full: bool, tasks: int | None = None,
+    folded: bool = True,
+) -> Listing:  # fmt: skip
+    """The jobs that the words name, pruned ones too as far as they are answered for; of an array that is all they name at
+    most so many `tasks`. An array among others is one row (`folded`).
 
     Raises NotFound when the only job named is not there: never was, or is pruned and has no model.
     """
     with queue.session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
+        if found.array is not None and folded:
+            return _one_array(tx, queue, found, full=full, limit=tasks)
+        unknown = list(found.unknown)
+        whole = _whole(tx, found, unknown) if folded else []
+        if whole:
+            inside = [range(row["id"], row["id"] + row["count"] + 1) for row in whole]
+            found = found._replace(ids=[one for one in found.ids if not any(one in each for each in inside)])
         rows = {row["id"]: row for row in reads.jobs(tx, found.ids)}
         pruned = [number for number in found.ids if number not in rows]
-        unknown = list(found.unknown)
         for row in reads.past(tx, pruned):
             if row["state"] == "done" and models.of_job(tx, row["id"]) is not None:
                 rows[row["id"]] = row
@@ -77,8 +110,29 @@ def chosen(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING, *, fu
                 raise is_pruned(row)
             else:
                 unknown.append(str(row["id"]))
-        shown = [rows[number] for number in found.ids if number in rows]
+        shown = whole + [rows[number] for number in found.ids if number in rows]
         return _listing(tx, queue, shown, len(shown), full=full or found.one, unknown=unknown, one=found.one)
+
+
+def _whole(tx: Transaction, found: Selected, unknown: list[str]) -> list[Row]:
+    """The arrays among what is named; one whose tasks are all pruned is passed over, unless a model of it is there."""
+    rows = arrays.rows(tx, found.arrays).values()
+    there = [row for row in rows if row["n"] or arrays.has_model(tx, row)]
+    unknown += [str(row["id"]) for row in rows if row not in there]
+    return there
+
+
+def _one_array(tx: Transaction, queue: Queue, found: Selected, *, full: bool, limit: int | None) -> Listing:
+    """An array with its tasks. Raises NotFound for one that is pruned and has no model."""
+    assert found.array is not None
+    row = arrays.rows(tx, [found.array])[found.array]
+    if not row["n"] and not arrays.has_model(tx, row):
+        raise is_pruned({**row, "reason": None}, "array")
+    ids = found.ids if limit is None else arrays.shown(tx, found.array, limit)
+    rows = {each["id"]: each for each in (*reads.jobs(tx, ids), *reads.past(tx, ids))}
+    listing = _listing(tx, queue, [rows[one] for one in ids if one in rows], len(found.ids), full=full)
+    row["reason"] = array_reason_of(row, listing.view)
+    return listing._replace(array=row)
 
 
 def pruned(queue: Queue) -> int:
@@ -87,9 +141,12 @@ def pruned(queue: Queue) -> int:
         return reads.count_past(tx)
 
 
-def these(queue: Queue, rows: list[Row], *, full: bool) -> Listing:
-    """The jobs of rows that were read already."""
+def these(queue: Queue, rows: list[Row], *, full: bool, whole: Sequence[int] = ()) -> Listing:
+    """The jobs of rows that were read already; the tasks of arrays that were named as a whole are one row each."""
     with queue.session.reading() as tx:
+        if whole:
+            folded = arrays.rows(tx, whole)
+            rows = [*folded.values(), *(row for row in rows if row.get("array_id") not in folded)]
         return _listing(tx, queue, rows, len(rows), full=full)
 
 
@@ -106,14 +163,15 @@ def summary(queue: Queue) -> dict[str, Any]:
     return {"counts": totals, "queues": queues, "total": sum(totals.values())}
 
 
-def is_pruned(row: Row) -> NotFound:
+def is_pruned(row: Row, what: str = "job") -> NotFound:
     """The answer for a job whose row is gone: how it ended, and who still knows of it."""
     from trainq.base.units import rfc3339
 
     reason = f" ({row['reason']})" if row["reason"] else ""
     ended = rfc3339(row["ended_at"])
     return NotFound(
-        f"job {row['id']} is pruned; it ended {row['state']}{reason} at {ended}", hint=f"trainq history {row['id']}"
+        f"{what} {ref_of(row)} is pruned; it ended {row['state']}{reason} at {ended}",
+        hint=f"trainq history {row['id']}",
     )
 
 
@@ -140,13 +198,13 @@ def _listing(
     jobs: list[dict[str, Any]] = []
     if full:
         more = details(tx, [row["id"] for row in rows])
-        jobs = [card(row, more, view) for row in rows]
+        jobs = [array_item(row, view) if "counts" in row else card(row, more, view) for row in rows]
         for row in rows:
             row["attempts"] = more.attempts.get(row["id"], [])
         if one and rows:
             _place(tx, view, rows[0], jobs[0], more.after.get(rows[0]["id"], []))
     for row in rows:
-        row["reason"] = reason_of(row, view)
+        row["reason"] = array_reason_of(row, view) if "counts" in row else reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
 
 

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import BadValue, Denied, Duplicate, NoSelector, NotFound, NotPossible
+from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.ops import secrets
 from trainq.ops.cancel import may_change
 from trainq.ops.cards import uid_of
-from trainq.ops.change import Change, in_batches
+from trainq.ops.change import Change, in_batches, ref_facts
 from trainq.ops.query import is_pruned
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
+from trainq.store import arrays, jobs, reads
 from trainq.store import dependants as waits
-from trainq.store import jobs, reads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -124,7 +125,10 @@ def _select(tx: Transaction, words: Sequence[str], which: Filter, user_id: int) 
     try:
         return select(tx, words, which, user_id)
     except NotFound:
-        rows = reads.past(tx, select(tx, words, which, user_id, past=True).ids)
+        found = select(tx, words, which, user_id, past=True)
+        if found.array is not None:
+            raise is_pruned(arrays.rows(tx, [found.array])[found.array], "array") from None
+        rows = reads.past(tx, found.ids)
         if not rows:
             raise
         raise is_pruned(rows[-1]) from None
@@ -146,32 +150,33 @@ def _retry(
     """One job; what cannot be is an error for a single one and a line of the answer among several. `reopened`: jobs that
     wait again by this very call, or would."""
     number, state, names = row["id"], row["state"], spec.get("secrets", ())
+    ref, facts = ref_of(row), ref_facts(row)
     if state in ("held", "pending", "running"):
-        return Change(number, "already")
+        return Change(number, "already", None, facts)
     trouble: Denied | NotPossible | Duplicate | BadValue | None = None
     failed = [each for each in waits.unmet(tx, number) if each[0] not in reopened]
     if not may_change(how.queue, row):
-        trouble = Denied(f"job {number} belongs to {row['user']}")
+        trouble = Denied(f"job {ref} belongs to {row['user']}")
     elif state == "done":
-        trouble = NotPossible(f"job {number} is done; only errored and canceled jobs are retried", hint="trainq submit")
+        trouble = NotPossible(f"job {ref} is done; only errored and canceled jobs are retried", hint="trainq submit")
     elif failed:
         on_id, ended = failed[0]
         hint = f"trainq retry {on_id} --with-dependants" if ended != "done" else "trainq submit"
-        trouble = NotPossible(f"job {number} comes after job {on_id}, which is {ended}", hint=hint)
+        trouble = NotPossible(f"job {ref} comes after job {on_id}, which is {ended}", hint=hint)
     elif state == "skipped" and not how.dependants:
-        trouble = NotPossible(f"job {number} is skipped", hint=f"trainq retry {number} --with-dependants")
+        trouble = NotPossible(f"job {ref} is skipped", hint=f"trainq retry {number} --with-dependants")
     elif duplicate := _duplicate(tx, row, spec):
         trouble = duplicate
     elif missing := [name for name in names if name not in os.environ]:
         trouble = BadValue(
-            f"job {number} kept {', '.join(missing)} outside the store, and it is not set here",
+            f"job {ref} kept {', '.join(missing)} outside the store, and it is not set here",
             hint=f"export {missing[0]}=…",
         )
     if trouble is not None:
         if one:
             raise trouble
         result = "denied" if isinstance(trouble, Denied) else "ended" if isinstance(trouble, NotPossible) else "refused"
-        return Change(number, result, trouble.message)
+        return Change(number, result, trouble.message, facts)
     if not how.dry_run:
         queue = how.queue
         if names and not (uid_of(row) in how.kept and os.path.lexists(queue.paths.secret(uid_of(row)))):
@@ -180,7 +185,7 @@ def _retry(
             waits.reopen(tx, number, str(queue.actor))
         else:
             jobs.retry(tx, number, str(queue.actor))
-    return Change(number, "retried")
+    return Change(number, "retried", None, facts)
 
 
 def _duplicate(tx: Transaction, row: Row, spec: Mapping[str, Any]) -> Duplicate | None:

@@ -13,6 +13,7 @@ from trainq import wake
 from trainq.base import clock
 from trainq.base.crash import point
 from trainq.base.errors import BadData, BadSnapshot, Denied, Duplicate, LimitReached, TrainqError, Unsupported, Usage
+from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.domain.job import Submission
 from trainq.ops import after
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from trainq.base.git import Asked
+    from trainq.domain.job import NewArray
     from trainq.domain.request import Request
     from trainq.ops.draft import Draft
     from trainq.ops.queue import Queue
@@ -42,12 +44,17 @@ class Submitted(NamedTuple):
     notes: tuple[str, ...] = ()  # of the code that was frozen
 
 
-def submit(queue: Queue, requests: Sequence[Request], asked: Asked | None = None) -> Submitted:
-    """Put the jobs in, all or none. `asked`: what git was asked already about the working directory (ops/code.py).
+def submit(
+    queue: Queue, requests: Sequence[Request], asked: Asked | None = None, array: NewArray | None = None
+) -> Submitted:
+    """Put the jobs in, all or none; with `array` as the tasks of one, and there is one change, that of the array. `asked`:
+    what git was asked already about the working directory (ops/code.py).
 
     Raises what the checks raise (exit 2), Duplicate (8), LimitReached (9), and the errors of storage (6).
     """
     _require_proc()
+    if array is not None:
+        _refuse_for_array(requests[0])
     require_directories(queue)
     after.require_earlier(requests)
     shared = share(queue, asked)
@@ -60,11 +67,21 @@ def submit(queue: Queue, requests: Sequence[Request], asked: Asked | None = None
     reused = {
         item.job.key: int(change.id or 0) for item, change in zip(drafts, found, strict=True) if change and item.job.key
     }
-    stored, paused = _store(shared, ready, reused) if ready else ([], {})
+    stored, paused = _store(shared, ready, reused, array) if ready else ([], {})
     changes = iter(stored)
     kept_by_name = {name for item in ready for name in item.secrets}
     left_out = tuple(name for name in shared.kept.dropped if name not in kept_by_name)
-    return Submitted([change or next(changes) for change in found], left_out, paused, tuple(shared.code.notes))
+    whole = stored if array is not None else [change or next(changes) for change in found]
+    return Submitted(whole, left_out, paused, tuple(shared.code.notes))
+
+
+def _refuse_for_array(request: Request) -> None:
+    """What is said of one job and cannot be of an array. Raises Usage."""
+    for name in ("key", "reuse"):
+        if request.values.get(name):
+            raise Usage(f"--{name} is for one job, not for an array")
+    if request.values.get("on_duplicate") in ("return", "replace"):
+        raise Usage(f"--on-duplicate {request.values['on_duplicate']} is for one job; of an array it is fail or run")
 
 
 def _require_proc() -> None:
@@ -83,7 +100,9 @@ def _reusable(queue: Queue, item: Draft) -> Change | None:
     return None if model is None else Change(model["job"], "reused", None, {"model": model})
 
 
-def _store(shared: Shared, ready: list[Draft], reused: Mapping[str, int]) -> tuple[list[Change], dict[str, Closed]]:
+def _store(
+    shared: Shared, ready: list[Draft], reused: Mapping[str, int], array: NewArray | None
+) -> tuple[list[Change], dict[str, Closed]]:
     """The one transaction; then the bell. What became of each, and which of their queues are paused."""
     queue = shared.queue
     closed: dict[str, Closed] = {}
@@ -101,7 +120,7 @@ def _store(shared: Shared, ready: list[Draft], reused: Mapping[str, int]) -> tup
     try:
         with queue.session.writing() as tx:
             closed = queues.closed(tx)
-            changes = _decide(tx, queue, ready)
+            changes = _decide(tx, queue, ready) if array is None else _decide_array(tx, ready)
             new = after.resolved(tx, queue.actor.user_id, ready, changes, reused)
             _check_room(tx, queue, len(new))
             _check_data(queue, new)
@@ -109,14 +128,14 @@ def _store(shared: Shared, ready: list[Draft], reused: Mapping[str, int]) -> tup
                 _drop_secrets(queue, submission.uid, ready)  # what comes after a duplicate has another place now
                 _prove(queue, submission, new)
             _keep_secrets(queue, submission.uid, new)  # those that are there still cost a look
-            ids = iter(jobs.submit(tx, submission, [item.job for item in new]) if new else ())
+            put = jobs.submit(tx, submission, [item.job for item in new], array) if new else range(0)
     except Unsure:
         queue.session.abandon()
         with queue.session.reading() as tx:
             known = jobs.find_submission(tx, submission.uid)
         if known is None:
             raise
-        ids = iter(known)
+        put = known
     except TrainqError:
         _drop_secrets(queue, submission.uid, ready)
         _prove(queue, submission, ())
@@ -128,7 +147,34 @@ def _store(shared: Shared, ready: list[Draft], reused: Mapping[str, int]) -> tup
 
         secrets.drop_ended(queue.session, queue.paths)  # of what was replaced
     paused = {name: closed[name] for name in dict.fromkeys(item.job.queue for item in ready) if name in closed}
+    if array is not None:
+        return [Change(put.start - 1, "submitted", None, {"tasks": len(put)})], paused
+    ids = iter(put)
     return [change or Change(next(ids), "submitted") for change in changes], paused
+
+
+def _decide_array(tx: Transaction, ready: list[Draft]) -> list[Change | None]:
+    """An array is put in as a whole or not at all: one training in it that waits or runs already, or stands in it twice,
+    refuses it. Raises Duplicate."""
+    refusing = [item for item in ready if item.on_duplicate == "fail" and item.job.fingerprint is not None]
+    tasks: dict[str, int | None] = {}
+    for item in refusing:
+        mark, index = item.job.fingerprint or "", item.job.array_index
+        if mark in tasks:
+            raise Duplicate(
+                f"tasks {tasks[mark]} and {index} are the same training (fingerprint {mark})",
+                hint="--on-duplicate run trains it twice",
+            )
+        tasks[mark] = index
+    known = jobs.active_of(tx, list(tasks)) if tasks else {}
+    for mark, number in known.items():
+        ref = ref_of(reads.owned(tx, [number])[number])
+        raise Duplicate(
+            f"the training of task {tasks[mark]} (fingerprint {mark}) is already waiting or running as job {ref},"
+            f" and {len(known) - 1} more are",
+            hint=f"trainq status {number}; another --seed trains all of it anew",
+        )
+    return [None] * len(ready)
 
 
 def _decide(tx: Transaction, queue: Queue, ready: Iterable[Draft]) -> list[Change | None]:

@@ -27,6 +27,7 @@ class Waited(NamedTuple):
 
     rows: list[Row]
     unknown: list[str]
+    arrays: tuple[int, ...] = ()  # those that were named as a whole
 
 
 def wait(
@@ -61,7 +62,7 @@ def wait(
             rows = _rows(queue, found.ids)
             left = [row["id"] for row in rows if row["state"] not in there]  # with what was retried meanwhile
             if not left or (any_ and len(left) < len(rows)):
-                return Waited(rows, found.unknown)
+                return Waited(rows, found.unknown, found.arrays)
         if end is not None and time.monotonic() >= end:
             raise TimedOut(
                 f"still waiting for {len(left)} of {len(found.ids)} jobs after {timeout_s:g} s:"

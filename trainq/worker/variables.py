@@ -39,6 +39,7 @@ def ours(
     """TRAINQ_*: names and meaning are a promise of the command line's contract."""
     row, spec = claimed.row, claimed.spec
     params: dict[str, Any] | None = spec.get("params")
+    task: dict[str, Any] = spec.get("array", {})
     given = {
         "ROOT": root,
         "JOB_ID": str(row["id"]),
@@ -48,6 +49,8 @@ def ours(
         "MAX_ATTEMPTS": str(row["max_attempts"]),
         "TYPE": row["type"],
         "QUEUE": row["queue"],
+        "ARRAY_ID": str(row["id"] - _place(claimed) - 1) if task else None,  # the number before that of the first task
+        **{f"ARRAY_{name.upper()}": str(task[name]) for name in ("index", "count", "number") if name in task},
         "SEED": str(spec.get("seed", 0)),
         "PARAMS": run.params,
         "MODEL_DIR": model_dir,
@@ -69,6 +72,11 @@ def ours(
     for name, path in data.items():
         env[f"TRAINQ_DATA_{name.upper()}" if name else "TRAINQ_DATA"] = path
     return env
+
+
+def _place(claimed: Claimed) -> int:
+    """Its place among the jobs of its submit call."""
+    return int(claimed.uid.rpartition(".")[2])
 
 
 def frozen(env: Mapping[str, str], top: str, code: str, cwd: str) -> dict[str, str]:
