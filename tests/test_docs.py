@@ -139,11 +139,11 @@ print('\\n'.join(n for n in os.environ if n.startswith('TRAINQ_')))
     )
     for name in ("a", "b"):
         (tmp_path / name).write_text("1")
-    asked = ("submit", "env", "--data", "a", "--data", "test=b", "--time", "1h")
+    asked = ("submit", "env", "--data", "a", "--data", "test=b", "--time", "1h", "--array", "3")
     done = call(*where, *asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert call(*where, "worker", "--until", "idle").returncode == 0
-    seen = set(call(*where, "logs", "last").stdout.split())
+    seen = set(call(*where, "logs", "1[3]").stdout.split())
     listed = {name for cell in readme.table("variable") for name in re.findall(r"`(TRAINQ_[A-Z_<>]+)`", cell)}
     plain = {name for name in listed if "<" not in name}
     assert seen == plain | {"TRAINQ_PARAM_ALPHA", "TRAINQ_DATA_TEST"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import csv
 import json
 import os
 import re
@@ -116,6 +117,8 @@ def check_syntax(block):
         compile(block.text, block.file, "exec")
     elif block.kind == "json":
         assert [json.loads(line) for line in block.text.splitlines()]
+    elif block.kind == "csv":
+        assert len({len(row) for row in csv.reader(block.text.splitlines())}) == 1
     elif block.kind == "sh":
         subprocess.run(["sh", "-n"], input=block.text, text=True, check=True)
     else:
