@@ -327,10 +327,10 @@ def test_a_wrong_line_gets_the_right_one(run_trainq, args, hint):
     assert refused.err.splitlines()[1] == f"hint: {hint}"
 
 
-def test_a_hint_names_no_form_that_is_not_there_yet(run_trainq):
+def test_a_hint_names_the_forms_there_are(run_trainq):
     hint = run_trainq("status", "nope").err
     assert "key:K" in hint
-    assert "12[3]" not in hint
+    assert "'12[3]'" in hint
 
 
 def test_a_program_that_is_not_there_is_noted(run_trainq):
