@@ -153,14 +153,14 @@ class _Pass:
         if self.dry_run:
             return
         found = take_back(self.session, self.queue.settings.times.zombie_after)
+        self.changes += [Change(one.job_id, "requeued" if one.state == "pending" else "ended") for one in found]
+        if found:
+            wake.ring(self.paths.bell_number)
         with self.session.reading() as tx:
             is_due = jobs.is_due(tx)
         if is_due:  # nobody works here who would have seen to it
             with self.session.writing() as tx:
                 jobs.promote(tx)
-            wake.ring(self.paths.bell_number)
-        self.changes += [Change(one.job_id, "requeued" if one.state == "pending" else "ended") for one in found]
-        if found:
             wake.ring(self.paths.bell_number)
 
     # rows --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A worker's turn: one transaction that settles what ended, beats for what runs, looks for the lost, and claims.
+"""A worker's turn: one transaction that settles what ended, beats, looks for the lost, promotes, and claims.
 
 A claim that turns out lost spoils nothing for the others: the verb that found it changed nothing. A model that cannot
 be published rolls the whole turn back and is settled as `store` by the next one.
