@@ -175,7 +175,7 @@ def test_fair_is_whose_turn_it_is():
 
 def test_limits_are_by_type_user_and_array():
     """Q16: the GPUs that run count by the words of their model; limits of a user and of an array close their lanes."""
-    use = Use([Running(1, 1, A100, 2, 3), Running(2, 2, V100, 1, 4), Running(1, 3, None, 5, 0, 9)])
+    use = Use([Running(1, 1, A100, 2, 3), Running(2, 2, V100, 1, 4), Running(1, 3, None, 5, 0, array_id=9)])
     rules = Rules({"a100": 4, "teslav100": 4}, {"gpus": 4, "running": 7})
     assert closed_models(Shape(2, "a100"), [A100], rules, use) == {A100: "a100"}
     assert closed_models(Shape(1, "a100"), [A100], rules, use) == {}

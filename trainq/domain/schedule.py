@@ -68,13 +68,14 @@ class Rules(NamedTuple):
 
 
 class Running(NamedTuple):
-    """What runs anywhere: of one user, in one lane, on one model of GPU, and of which array, if that has a limit."""
+    """What runs anywhere: of one user, in one lane, on one model of GPU, under one worker, and of which array."""
 
     user_id: int
     lane_id: int
     device: str | None
     jobs: int
     gpus: int
+    worker_id: int | None = None
     array_id: int | None = None
 
 

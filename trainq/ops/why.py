@@ -51,7 +51,7 @@ class Why:
         limits, order = queue.settings.limits, queue.settings.queues
         self.rules = Rules(limits.gpus, limits.per_user, order.fair, order.strict_fifo)
         self.lanes = {lane.id: lane for lane in lanes.every(tx)}
-        self.use = Use(lanes.running(tx, self.lanes))
+        self.use = Use(lanes.running(tx))
         self.benches = _benches(tx, queue, self.lanes)
         self._kept_lanes = lanes.of_pending(tx, [one.kept_for for one in self.benches if one.kept_for is not None])
         self._verdicts: dict[int, Verdict] = {}

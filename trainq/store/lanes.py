@@ -13,7 +13,7 @@ from trainq.domain.schedule import Head, Kept, Lane, Running
 from trainq.domain.shape import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from trainq.store.session import Transaction
 
@@ -67,13 +67,9 @@ def of_pending(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:
     return {number: lane_id for number in ids if (lane_id := tx.value(sql, (number,))) is not None}
 
 
-def running(tx: Transaction, lanes: Mapping[int, Lane]) -> list[Running]:
+def running(tx: Transaction) -> list[Running]:
     """What runs anywhere."""
-    return [
-        Running(user_id, lane_id, device, 1, lane.shape.gpus if lane else 0, lane.array_id if lane else None)
-        for user_id, lane_id, device in tx.named("running")
-        for lane in (lanes.get(lane_id),)
-    ]
+    return [Running(*row) for row in tx.named("running")]
 
 
 def overdue(tx: Transaction, lanes: Iterable[Lane], waited_s: float) -> list[Kept]:

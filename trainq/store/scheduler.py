@@ -83,7 +83,7 @@ class Round:
         if closed:
             self.lanes = Lanes([lane for lane in known.all if lane.queue not in closed], scheduler.users)
         is_asked = scheduler.is_limited or scheduler.rules.fair
-        self._use = Use(lanes.running(tx, {lane.id: lane for lane in known.all}) if is_asked else ())
+        self._use = Use(lanes.running(tx) if is_asked else ())
         self._kept = (
             scheduler.kept if scheduler.kept is not None and jobs.is_pending(tx, scheduler.kept.job_id) else None
         )
@@ -99,7 +99,7 @@ class Round:
         if claimed is not None:
             device = found.devices[0].name if found.devices else None
             self._use.add(
-                Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices), found.lane.array_id)
+                Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices), array_id=found.lane.array_id)
             )
         return claimed
 

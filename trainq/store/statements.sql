@@ -79,8 +79,11 @@ SELECT lane_id, id FROM job WHERE id IN (
 ORDER BY eligible_at, id
 
 -- name: running
--- What runs, as the limits count it: the running are few, and stand first in their index.
-SELECT user_id, lane_id, device FROM job INDEXED BY job_open WHERE state = 'running'
+-- What runs, as the limits count it: by the GPUs that were given, in whatever queue. The running are few, and stand first
+-- in their index.
+SELECT CAST(user_id AS INTEGER), lane_id, CAST(device AS TEXT), 1,
+  CASE WHEN gpus IS NULL THEN 0 ELSE length(CAST(gpus AS TEXT)) - length(replace(CAST(gpus AS TEXT), ',', '')) + 1 END, worker_id, CAST(array_id AS INTEGER)
+FROM job INDEXED BY job_open WHERE state = 'running'
 
 -- name: running_where
 -- The same by worker, with what each has been given.
