@@ -6,9 +6,11 @@ import pytest
 import store_builders as build
 
 from trainq.domain.devices import Device
-from trainq.domain.offer import Offer
+from trainq.domain.job import Outcome
+from trainq.domain.offer import Offer, Taken, free
 from trainq.domain.schedule import Rules
 from trainq.domain.shape import Shape, encoded
+from trainq.store import queues
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
@@ -62,6 +64,38 @@ def test_a_limit_counts_the_gpus_of_all_queues(session, rules):
     assert claimed.claim.job_id == 3
 
 
+def test_a_worker_takes_nothing_from_a_paused_queue_even_if_it_is_kept_for_it(session):
+    """Q59."""
+    build.put(session, new(Shape(2)), new(queue="open"))
+    scheduler, whole = Scheduler(["default", "open"], None, offer(4, 2)), offer(4, 2)
+    wait_long(session, 1)
+    reserve(session, scheduler, free(whole, [Taken(Shape(1), (whole.devices[0].id,))] * 1))
+    assert scheduler.kept.job_id == 1
+    with session.writing() as tx:
+        queues.pause(tx, "default", "queue_paused", None)
+    assert claim(session, scheduler).claim.job_id == 2
+    assert claim(session, scheduler) is None
+    reserve(session, scheduler, whole)
+    assert scheduler.kept is None
+
+
+def test_a_worker_is_not_kept_for_a_job_of_a_user_at_his_limit(session):
+    """Q17: nothing stands idle for what the limits keep back, whatever ends here."""
+    rules = Rules(per_user={"running": 1})
+    build.put(session, new(Shape(1)), new(Shape(2)))
+    claim(session, Scheduler(["default"], None, offer(1, 1), rules), worker_id=2)  # elsewhere
+    other = build.put(session, new(queue="open"))[0]
+    with session.writing() as tx:
+        tx.rows("UPDATE lane SET user_id = 2000 WHERE queue = 'open'")
+        tx.rows("UPDATE job SET user_id = 2000 WHERE id = ?", (other,))
+    wait_long(session, 2)
+    scheduler = Scheduler(["default", "open"], None, offer(1, 2), rules)
+    reserve(session, scheduler, offer(0))
+    claimed = claim(session, scheduler)
+    assert claimed is not None
+    assert claimed.claim.job_id == other
+
+
 def test_a_device_of_another_type_than_text_stops_no_worker(session):
     """E18: on a group's queue any member can write it."""
     build.put(session, new(Shape(1)), new(Shape(1)))
@@ -70,3 +104,31 @@ def test_a_device_of_another_type_than_text_stops_no_worker(session):
     with session.writing() as tx:
         tx.rows("UPDATE job SET device = x'31', user_id = x'31' WHERE id = 1")
     assert claim(session, scheduler).claim.job_id == 2
+
+
+def test_a_worker_kept_for_a_job_that_asks_for_more_by_now_is_kept_no_more(session):
+    build.put(session, new(Shape(2)))
+    scheduler = Scheduler(["default"], None, offer(2, 2))
+    wait_long(session, 1)
+    reserve(session, scheduler, offer(2, 1))
+    claimed = claim(session, Scheduler(["default"], None, offer(2, 2)), worker_id=2)
+    build.settle(session, claimed.claim, Outcome("drained", error="x"))
+    with session.writing() as tx:
+        lane = tx.value("SELECT id FROM lane")
+        tx.rows("INSERT INTO lane(queue, user_id, shape, array_id) VALUES('default', 1000, ?, 0)", (encoded(Shape(8)),))
+        tx.rows("UPDATE job SET lane_id = ? WHERE id = 1", (lane + 1,))
+    assert claim(session, scheduler) is None
+
+
+def test_nothing_passes_the_first_of_a_strict_queue_however_long_it_waited(session):
+    """Q17: `strict_fifo` keeps order."""
+    build.put(session, new(Shape(2)), new(Shape(2, cpus=1), priority=9))
+    scheduler = Scheduler(["default"], None, offer(2, 2), Rules(strict_fifo=True))
+    wait_long(session, 1)
+    reserve(session, scheduler, offer(2, 1))
+    assert scheduler.kept is None
+    wait_long(session, 2)
+    reserve(session, scheduler, offer(2, 1))
+    assert scheduler.kept.job_id == 2
+    build.put(session, new(priority=10))
+    assert claim(session, scheduler).claim.job_id == 3

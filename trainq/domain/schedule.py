@@ -197,7 +197,7 @@ def pick(
         return None
     if rules.strict_fifo:
         open_ids = {lane.id for lane in ready}
-        heads = [one for one in _heads_by_queue(lanes.all, heads_of, rules, use) if one.lane_id in open_ids]
+        heads = [one for one in heads_by_queue(lanes.all, heads_of, rules, use) if one.lane_id in open_ids]
     elif len(ready) == 1:
         return Pick(ready[0], None, given(ready[0], left, rules, use))
     else:
@@ -209,7 +209,7 @@ def pick(
     return Pick(lane, None, given(lane, left, rules, use))
 
 
-def _heads_by_queue(
+def heads_by_queue(
     lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], rules: Rules, use: Use
 ) -> list[Head]:
     """The one job of each queue that may be started where nothing passes another."""

@@ -157,11 +157,6 @@ def promote(tx: Transaction) -> Promoted:
     return Promoted([*late, *skipped], is_told, is_all=len(late) < dependants.MOST)
 
 
-def is_pending(tx: Transaction, job_id: int) -> bool:
-    """Whether the job waits for a worker."""
-    return tx.value("SELECT 1 FROM job WHERE id = ? AND state = 'pending'", (job_id,)) is not None
-
-
 def is_active_uid(tx: Transaction, uid: str) -> bool:
     """Whether the job of this uid waits or runs."""
     call, _, place = uid.rpartition(".")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainq.domain.offer import fits
-from trainq.domain.schedule import Lane, Lanes, Rules, Running, Use, pick, to_keep_for
-from trainq.store import claims, jobs, lanes, queues, workers
+from trainq.domain.offer import fits, free
+from trainq.domain.schedule import Lane, Lanes, Rules, Running, Use, heads_by_queue, open_lanes, pick, to_keep_for
+from trainq.store import claims, lanes, queues, workers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -37,6 +37,7 @@ class Scheduler:
         self.offer = offer
         self.rules = rules
         self.kept: Kept | None = None
+        self.worker_id: int | None = None
         self._reserve_after_s = reserve_after_s
         self._newest = 0
         self._lanes = Lanes((), users)  # of its queues
@@ -57,14 +58,14 @@ class Scheduler:
     def reserve(self, tx: Transaction, worker_id: int, left: Offer, alive_since: float) -> None:
         """Keep this worker for a job that waited too long, unless it is kept for one. `left` is what is free here now;
         workers that were not heard of since `alive_since` (the backend's clock) are kept for nothing."""
-        if self.kept is not None and jobs.is_pending(tx, self.kept.job_id):
+        self.worker_id = worker_id
+        look = self.look(tx)
+        if look.kept is not None:
             return
         was, self.kept = self.kept, None
-        mine = [
-            lane for lane in self.look(tx).lanes.mine if fits(lane.shape, self.offer) and not fits(lane.shape, left)
-        ]
+        mine = [lane for lane in look.lanes.mine if not fits(lane.shape, left) and look.may_keep_for(lane)]
         if mine:
-            overdue = lanes.overdue(tx, mine, self._reserve_after_s)
+            overdue = [one for one in lanes.overdue(tx, mine, self._reserve_after_s) if look.is_in_turn(one)]
             self.kept = to_keep_for(
                 overdue, self.offer, workers.kept_for(tx, worker_id, alive_since) if overdue else ()
             )
@@ -83,10 +84,31 @@ class Round:
         if closed:
             self.lanes = Lanes([lane for lane in known.all if lane.queue not in closed], scheduler.users)
         is_asked = scheduler.is_limited or scheduler.rules.fair
-        self._use = Use(lanes.running(tx) if is_asked else ())
-        self._kept = (
-            scheduler.kept if scheduler.kept is not None and jobs.is_pending(tx, scheduler.kept.job_id) else None
-        )
+        runs = lanes.running(tx) if is_asked else []
+        self._use = Use(runs)
+        self._elsewhere = Use(one for one in runs if one.worker_id != scheduler.worker_id)
+        self.kept = scheduler.kept if scheduler.kept is not None and self._is_kept_still(scheduler.kept) else None
+
+    def may_keep_for(self, lane: Lane) -> bool:
+        """Whether a job of it could start here, did nothing run here: for what a limit, or others who compute on the GPUs,
+        keep back all the same nothing is to stand idle."""
+        scheduler = self._scheduler
+        whole = free(scheduler.offer, ())
+        return fits(lane.shape, whole) and bool(open_lanes([lane], whole, scheduler.rules, self._elsewhere))
+
+    def is_in_turn(self, one: Kept) -> bool:
+        """Whether no other comes first where nothing passes another."""
+        rules = self._scheduler.rules
+        if not rules.strict_fifo:
+            return True
+        firsts = heads_by_queue(self.lanes.all, self._heads, rules, self._use)
+        return any(head.job_id == one.job_id for head in firsts)
+
+    def _is_kept_still(self, one: Kept) -> bool:
+        """Whether the job waits still, for what it asked for then, and could start."""
+        lane_id = lanes.of_pending(self._tx, [one.job_id]).get(one.job_id)
+        is_here = lane_id == one.lane.id and any(lane.id == lane_id for lane in self.lanes.mine)
+        return is_here and self.may_keep_for(one.lane) and self.is_in_turn(one)
 
     def claim(self, who: Claimant, left: Offer) -> Claimed | None:
         """Claim what comes next and fits into what is left; None when nothing does. Raises Unreadable."""
@@ -95,7 +117,7 @@ class Round:
             return None
         claimed = claims.claim(self._tx, who, found)
         if found.job_id is not None:
-            self._kept = None
+            self.kept = None
         if claimed is not None:
             device = found.devices[0].name if found.devices else None
             self._use.add(
@@ -117,7 +139,7 @@ class Round:
 
     def _pick(self, left: Offer) -> Pick | None:
         scheduler = self._scheduler
-        return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self._kept)
+        return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self.kept)
 
     def _heads(self, some: Sequence[Lane]) -> list[Head]:
         return lanes.heads(self._tx, some) if some else []
