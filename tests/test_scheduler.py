@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import store_builders as build
 
@@ -10,7 +12,7 @@ from trainq.domain.job import Outcome
 from trainq.domain.offer import Offer, Taken, free
 from trainq.domain.schedule import Rules
 from trainq.domain.shape import Shape, encoded
-from trainq.store import queues
+from trainq.store import jobs, queues
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
@@ -94,6 +96,18 @@ def test_a_worker_is_not_kept_for_a_job_of_a_user_at_his_limit(session):
     claimed = claim(session, scheduler)
     assert claimed is not None
     assert claimed.claim.job_id == other
+
+
+def test_what_a_rolled_back_transaction_has_read_is_forgotten(session):
+    """A lane's number is free again when its transaction is rolled back, and the next one may mean another."""
+    scheduler = Scheduler(["default"], None, offer(1, 0))
+    with contextlib.suppress(ZeroDivisionError), session.writing() as tx:
+        jobs.submit(tx, build.submission(), [new()])
+        scheduler.look(tx)
+        raise ZeroDivisionError
+    scheduler.forget()  # as a worker does after a turn that failed
+    build.put(session, new(Shape(8)))
+    assert claim(session, scheduler) is None
 
 
 def test_a_device_of_another_type_than_text_stops_no_worker(session):

@@ -47,6 +47,11 @@ class Scheduler:
         """Whether the end of one job may let another start elsewhere."""
         return bool(self.rules.gpus or self.rules.per_user) or any(lane.most is not None for lane in self._lanes.all)
 
+    def forget(self) -> None:
+        """Read the lanes anew: what was read in a transaction that was rolled back may never have been, and its numbers mean
+        others now."""
+        self._newest, self._lanes = 0, Lanes((), self.users)
+
     def look(self, tx: Transaction) -> Round:
         """What may be taken in this transaction."""
         rows = lanes.newer(tx, self._newest)

@@ -429,6 +429,7 @@ class Worker:
     def _turn_failed(self, error: TrainqError, attempts: list[Attempt]) -> None:
         """Nothing was changed, or it cannot be told: look again in a while, with a new connection."""
         self._outage.met(error)
+        self._scheduler.forget()
         if self._outage.is_for_good(finite=self.options.is_finite, patience_s=self.times.zombie_after):
             self._orders.step = KILL
             self._lost_claims += len(attempts)
