@@ -126,7 +126,9 @@ class Round:
         if claimed is not None:
             device = found.devices[0].name if found.devices else None
             self._use.add(
-                Running(claimed.row["user_id"], found.lane.id, device, 1, len(found.devices), array_id=found.lane.array_id)
+                Running(
+                    claimed.row["user_id"], found.lane.id, device, 1, len(found.devices), array_id=found.lane.array_id
+                )
             )
         return claimed
 
