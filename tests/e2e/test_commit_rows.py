@@ -117,6 +117,14 @@ def items(done: Result) -> list[tuple[object, str]]:
     return [(one["id"], one["result"]) for one in done.json["items"]]
 
 
+def test_an_array(tq):
+    """E05: the array that went in is the one that is told, once."""
+    done = hidden(tq, 1, "submit", "--array", "0-2", "--", "true")
+    assert (done.code, done.out) == (0, "1\n"), done
+    assert tq.ok("status", "1", "--json").json["counts"]["pending"] == 3
+    assert len(tq.jobs("--tasks")) == 3
+
+
 def test_a_cancel(tq):
     """Q30: canceled, or canceling when it runs; the bell is rung, and what was kept for the job is deleted."""
     waits = tq.submit("--env-keep", "MY_TOKEN", "--", "true", env={"MY_TOKEN": "x"})

@@ -439,6 +439,18 @@ def test_what_was_changed_since_the_submit_is_refused(two, what):
     assert f"(uid {ANN})" in refused(ann, job)
 
 
+def test_a_task_of_an_array_is_proved_with_its_index(two):
+    """E05: the tasks of an array run for a group, too; one whose index was changed does not."""
+    ann, bob = two
+    number = ann.submit("--array", "0-2", "--", "sh", "-c", "echo $TRAINQ_ARRAY_ID $TRAINQ_ARRAY_INDEX")
+    bob.write("UPDATE spec SET doc = json_set(doc, '$.array.index', 7) WHERE job_id = ?", number + 2)
+    ann.ok("worker", "--until", "idle")
+    assert f"(uid {ANN})" in refused(ann, number + 2)
+    counts = ann.ok("status", number, "--json").json["counts"]
+    assert (counts["done"], counts["errored"]) == (2, 1)
+    assert ann.ok("logs", f"{number}[2]").out == f"{number} 2\n"
+
+
 def stored(tq: Tq, job: int) -> tuple[str, str, str]:
     """State, reason and error of a job of which trainq may not be able to read more."""
     with contextlib.closing(sqlite3.connect(database(tq.root))) as db:
