@@ -266,12 +266,21 @@ def test_an_array_ages_as_one(tq):
     gone = tq("status", number)
     assert (gone.code, f"array {number} is pruned; it ended done" in gone.err) == (3, True), gone
     assert tq("status", f"{number}[1]").code == 3
+    other = tq.submit("--", "true")
+    among = tq("status", number, other, "--json")
+    assert (among.code, among.json["unknown"], [item["id"] for item in among.json["items"]]) == (
+        7,
+        [str(number)],
+        [other],
+    )
+    tq.ok("cancel", other)
+    tq.ok("prune", other)
     assert tq("retry", number).code == 3
     assert tq("wait", number).code == 0
     assert [move["state"] for move in tq.history(f"{number}[1]")] == ["pending", "running", "done"]
     assert tq("logs", f"{number}[1]").code == 0
-    (item,) = tq.ok("status", "--json").json["items"]
-    assert (item["id"], item["counts"]["done"]) == (number, 3)
+    item = items(tq.ok("status", "--json"))[number]
+    assert (item["kind"], item["counts"]["done"]) == ("array", 3)
     (row,) = [line for line in tq.ok("status").out.splitlines() if line.startswith(str(number))]
     assert "3/3" in row
 

@@ -97,10 +97,12 @@ def chosen(
         if found.array is not None and folded:
             return _one_array(tx, queue, found, full=full, limit=tasks)
         unknown = list(found.unknown)
-        whole = _whole(tx, found, unknown) if folded else []
+        whole = list(arrays.rows(tx, found.arrays).values()) if folded else []
         if whole:
             inside = [range(row["id"], row["id"] + row["count"] + 1) for row in whole]
             found = found._replace(ids=[one for one in found.ids if not any(one in each for each in inside)])
+            unknown += [str(row["id"]) for row in whole if not _is_there(tx, row)]
+            whole = [row for row in whole if _is_there(tx, row)]
         rows = {row["id"]: row for row in reads.jobs(tx, found.ids)}
         pruned = [number for number in found.ids if number not in rows]
         for row in reads.past(tx, pruned):
@@ -114,19 +116,16 @@ def chosen(
         return _listing(tx, queue, shown, len(shown), full=full or found.one, unknown=unknown, one=found.one)
 
 
-def _whole(tx: Transaction, found: Selected, unknown: list[str]) -> list[Row]:
-    """The arrays among what is named; one whose tasks are all pruned is passed over, unless a model of it is there."""
-    rows = arrays.rows(tx, found.arrays).values()
-    there = [row for row in rows if row["n"] or arrays.has_model(tx, row)]
-    unknown += [str(row["id"]) for row in rows if row not in there]
-    return there
+def _is_there(tx: Transaction, row: Row) -> bool:
+    """Whether an array is shown when it is named: not all of its tasks are pruned, or a model of one is there."""
+    return bool(row["n"]) or arrays.has_model(tx, row)
 
 
 def _one_array(tx: Transaction, queue: Queue, found: Selected, *, full: bool, limit: int | None) -> Listing:
     """An array with its tasks. Raises NotFound for one that is pruned and has no model."""
     assert found.array is not None
     row = arrays.rows(tx, [found.array])[found.array]
-    if not row["n"] and not arrays.has_model(tx, row):
+    if not _is_there(tx, row):
         raise is_pruned({**row, "reason": None}, "array")
     ids = found.ids if limit is None else arrays.shown(tx, found.array, limit)
     rows = {each["id"]: each for each in (*reads.jobs(tx, ids), *reads.past(tx, ids))}
