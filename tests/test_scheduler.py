@@ -9,9 +9,10 @@ import store_builders as build
 
 from trainq.domain.devices import Device
 from trainq.domain.job import Outcome
-from trainq.domain.offer import Offer, Taken, free
+from trainq.domain.offer import Offer, Taken, free, offer_of
 from trainq.domain.schedule import Rules
-from trainq.domain.shape import Shape, encoded
+from trainq.domain.shape import Shape, decoded, encoded
+from trainq.ops.workers import crew_of
 from trainq.store import jobs, queues
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
@@ -110,6 +111,11 @@ def test_what_a_rolled_back_transaction_has_read_is_forgotten(session):
     assert claim(session, scheduler) is None
 
 
+@pytest.mark.parametrize("text", ['{"gpu_type":0,"gpus":1}', '{"gpu_type":[],"gpus":1}', '{"gpu_type":false,"gpus":1}'])
+def test_a_shape_that_trainq_has_not_written_is_none(text):
+    assert decoded(text) is None
+
+
 def test_a_device_of_another_type_than_text_stops_no_worker(session):
     """E18: on a group's queue any member can write it."""
     build.put(session, new(Shape(1)), new(Shape(1)))
@@ -146,3 +152,22 @@ def test_nothing_passes_the_first_of_a_strict_queue_however_long_it_waited(sessi
     assert scheduler.kept.job_id == 2
     build.put(session, new(priority=10))
     assert claim(session, scheduler).claim.job_id == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "[]", '{"gpus":5}', '{"gpus":null}', '{"gpus":[5,{"id":1,"name":"x"}],"cpus":"x"}']
+)
+def test_an_offer_that_trainq_has_not_written_is_none(text):
+    assert offer_of("h1", 1, text) == Offer("h1", 1)
+
+
+@pytest.mark.parametrize(
+    "change", ["queues = 'x'", "queues = '[5]'", "slots = 'x'", "heartbeat_at = 'x'", "started_at = 1e300", "pid = 'x'", "name = x'31'"]
+)  # fmt: skip
+def test_a_worker_that_trainq_has_not_written_is_none(session, change):
+    """E18: what a member of a group writes there keeps nobody from `status` and `workers`."""
+    with session.writing() as tx:
+        build.join(tx, "other")
+        tx.rows(f"UPDATE worker SET {change} WHERE id = 1")
+    with session.reading() as tx:
+        assert [one["name"] for one in crew_of(tx, 300.0)] == ["other"]

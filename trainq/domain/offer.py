@@ -43,9 +43,10 @@ def offer_document(offer: Offer) -> str:
 def offer_of(host: str, slots: int, text: object) -> Offer:
     """The offer in a row; without what trainq has not written there, since on a group's queue any member can."""
     doc = document(text)
+    gpus = doc.get("gpus")
     devices = [
         Device(one["id"], one["name"], vram, foreign)
-        for one in doc.get("gpus", ()) if isinstance(doc.get("gpus"), list) and isinstance(one, dict)
+        for one in (gpus if isinstance(gpus, list) else ()) if isinstance(one, dict)
         if isinstance(one.get("id"), str) and isinstance(one.get("name"), str)
         if type(vram := one.get("vram_mib")) in (int, type(None))
         if isinstance(foreign := one.get("foreign"), (str, type(None)))

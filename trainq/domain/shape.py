@@ -108,7 +108,7 @@ def decoded(text: str) -> Shape | None:
     numbers = (shape.gpus, shape.vram_mib, shape.cpus, shape.mem_mib)
     if not all(type(number) is int and 0 <= number < 2**53 for number in numbers):
         return None
-    words = (*shape.on, *shape.not_on, shape.gpu_type or "")
+    words = (*shape.on, *shape.not_on, "" if shape.gpu_type is None else shape.gpu_type)
     return shape if all(isinstance(word, str) for word in words) else None
 
 

@@ -90,6 +90,16 @@ FROM job INDEXED BY job_open WHERE state = 'running'
 SELECT id, worker_id, lane_id, gpus, host, fraction, started_at, claimed_at, CAST(time_s AS REAL) AS time_s
 FROM job INDEXED BY job_open WHERE state = 'running'
 
+-- name: workers
+-- The rows with the types that trainq writes, and times before the year 10000.
+SELECT * FROM worker WHERE started_at BETWEEN 0 AND 253402300799 AND heartbeat_at BETWEEN 0 AND 253402300799
+  AND typeof(pid) || typeof(pid_start) || typeof(user_id) || typeof(slots) = 'integerintegerintegerinteger'
+  AND typeof(name) || typeof(host) || typeof(host_identity) || typeof(version) || typeof(state) = 'texttexttexttexttext'
+  AND typeof(quarantine) IN ('text', 'null') AND typeof(kept_for) IN ('integer', 'null')
+  AND CASE WHEN typeof(queues) <> 'text' OR NOT json_valid(queues) THEN 0 ELSE json_type(queues) = 'array'
+    AND NOT EXISTS(SELECT 1 FROM json_each(queues) WHERE type <> 'text') END
+ORDER BY id DESC
+
 -- name: next_waiting
 -- The first of all that wait, lane by lane: no lane is read further than the list is long, and of an array only the first
 -- task is, whose others are stepped over (`:folded`).

@@ -104,8 +104,8 @@ def leave(tx: Transaction, worker_id: int) -> None:
 
 
 def everyone(tx: Transaction) -> list[Any]:
-    """All rows of workers, newest first."""
-    return tx.rows("SELECT * FROM worker ORDER BY id DESC")
+    """All rows of workers, newest first; without what trainq has not written, since on a group's queue any member can."""
+    return tx.named("workers")
 
 
 def jobs_of(tx: Transaction, worker_id: int) -> list[int]:
