@@ -126,6 +126,16 @@ def test_a_device_of_another_type_than_text_stops_no_worker(session):
     assert claim(session, scheduler).claim.job_id == 2
 
 
+def test_a_job_no_limit_ever_lets_start_keeps_no_worker_from_its_end(session):
+    """`--until idle`: nothing here for me."""
+    build.put(session, new(Shape(2)))
+    for rules in (Rules(gpus={"a100": 1}), Rules(per_user={"gpus": 1})):
+        with session.reading() as tx:
+            assert not Scheduler(["default"], None, offer(1, 2), rules).look(tx).is_for_me()
+    with session.reading() as tx:
+        assert Scheduler(["default"], None, offer(1, 2), Rules(gpus={"a100": 2})).look(tx).is_for_me()
+
+
 def test_a_worker_kept_for_a_job_that_asks_for_more_by_now_is_kept_no_more(session):
     build.put(session, new(Shape(2)))
     scheduler = Scheduler(["default"], None, offer(2, 2))

@@ -138,10 +138,9 @@ class Round:
         return found is not None and bool(self._heads([found.lane]))
 
     def is_for_me(self) -> bool:
-        """Whether something waits that could run here, were everything free and no limit reached."""
+        """Whether something waits that could run here, were everything free and nothing counted for a limit."""
         scheduler = self._scheduler
-        rules = Rules(strict_fifo=scheduler.rules.strict_fifo)
-        found = pick(self.lanes, self._heads, scheduler.offer, rules, Use())
+        found = pick(self.lanes, self._heads, scheduler.offer, scheduler.rules, Use())
         return found is not None and bool(self._heads([found.lane]))
 
     def _pick(self, left: Offer) -> Pick | None:
