@@ -164,6 +164,16 @@ def test_nothing_passes_the_first_of_a_strict_queue_however_long_it_waited(sessi
     assert claim(session, scheduler).claim.job_id == 3
 
 
+def test_a_worker_is_kept_for_what_others_pass_not_for_what_lacks_only_a_slot(session):
+    """A job that any end would let start takes its turn: higher priority runs sooner."""
+    build.put(session, new(), new(Shape(cpus=1), priority=9))
+    wait_long(session, 1)
+    scheduler = Scheduler(["default"], None, offer(1))
+    reserve(session, scheduler, offer(0))
+    assert scheduler.kept is None
+    assert claim(session, scheduler).claim.job_id == 2
+
+
 @pytest.mark.parametrize(
     "text", ["5", "[]", '{"gpus":5}', '{"gpus":null}', '{"gpus":[5,{"id":1,"name":"x"}],"cpus":"x"}']
 )

@@ -61,14 +61,18 @@ class Scheduler:
         return Round(tx, self, self._lanes)
 
     def reserve(self, tx: Transaction, worker_id: int, left: Offer, alive_since: float) -> None:
-        """Keep this worker for a job that waited too long, unless it is kept for one. `left` is what is free here now;
-        workers that were not heard of since `alive_since` (the backend's clock) are kept for nothing."""
+        """Keep this worker for a job that waited too long, unless it is kept for one.
+
+        `left` is what is free here now: what lacks only a slot takes its turn as any becomes free, and is not passed by what
+        is smaller. Workers that were not heard of since `alive_since` (the backend's clock) are kept for nothing.
+        """
         self.worker_id = worker_id
         look = self.look(tx)
         if look.kept is not None:
             return
         was, self.kept = self.kept, None
-        mine = [lane for lane in look.lanes.mine if not fits(lane.shape, left) and look.may_keep_for(lane)]
+        a_slot = left._replace(slots=1)
+        mine = [lane for lane in look.lanes.mine if not fits(lane.shape, a_slot) and look.may_keep_for(lane)]
         if mine:
             overdue = [one for one in lanes.overdue(tx, mine, self._reserve_after_s) if look.is_in_turn(one)]
             self.kept = to_keep_for(
