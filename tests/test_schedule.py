@@ -198,18 +198,26 @@ def test_a_worker_is_kept_for_what_waited_too_long():
     kept, offer = Kept(1, big), Offer("h1", 4, gpus(4))
     taken = [Taken(Shape(1), (offer.devices[0].id,))]
     find = heads((1, 0, 1), (2, 0, 2), (3, 0, 3))
-    found = pick(Lanes([big, small, plain]), find, free(offer, taken), Rules(), Use(), kept)
+    found = pick(Lanes([big, small, plain]), find, free(offer, taken), Rules(), Use(), kept, offer)
     assert found is not None
     assert found.lane == plain
     assert (
-        pick(Lanes([big, small, plain]), find, free(offer, [*taken, Taken(PLAIN), Taken(PLAIN)]), Rules(), Use(), kept)
+        pick(
+            Lanes([big, small, plain]),
+            find,
+            free(offer, [*taken, Taken(PLAIN), Taken(PLAIN)]),
+            Rules(),
+            Use(),
+            kept,
+            offer,
+        )
         is None
     )
-    started = pick(Lanes([big, small, plain]), find, free(offer, ()), Rules(), Use(), kept)
+    started = pick(Lanes([big, small, plain]), find, free(offer, ()), Rules(), Use(), kept, offer)
     assert started is not None
     assert started.job_id == 1
     assert len(started.devices) == 4
-    assert besides(free(offer, taken), Shape(2)).devices == offer.devices[3:]
+    assert besides(free(offer, taken), Shape(2), offer).devices == offer.devices[3:]
     assert to_keep_for([Kept(7, Lane(9, "default", 1, Shape(8))), kept], offer, ()) == kept
     assert to_keep_for([kept], offer, {1}) is None
 
@@ -289,7 +297,9 @@ class Hall:
             self.reserve(n, lanes)
             left = free(self.offers[n], self.taken[n].values())
             found = (
-                pick(Lanes(lanes), self.heads_of, left, self.rules, self.use, self.kept.get(n)) if left.slots else None
+                pick(Lanes(lanes), self.heads_of, left, self.rules, self.use, self.kept.get(n), self.offers[n])
+                if left.slots
+                else None
             )
             if found is None:
                 break

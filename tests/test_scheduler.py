@@ -174,6 +174,19 @@ def test_a_worker_is_kept_for_what_others_pass_not_for_what_lacks_only_a_slot(se
     assert claim(session, scheduler).claim.job_id == 2
 
 
+def test_a_worker_kept_for_a_job_keeps_what_it_will_be_given(session):
+    """Q17: what is free of a model of which there are too few is not what it waits for."""
+    few = tuple(Device(f"GPU-x{i}", "NVIDIA V100", 16384) for i in range(2))
+    whole = offer(16, 4)._replace(devices=(*few, *offer(16, 4).devices))
+    build.put(session, new(Shape(4)), new(Shape(1, "a100")))
+    wait_long(session, 1)
+    scheduler = Scheduler(["default"], None, whole)
+    left = whole._replace(devices=whole.devices[:3])
+    reserve(session, scheduler, left)
+    assert scheduler.kept.job_id == 1
+    assert claim(session, scheduler, left) is None
+
+
 @pytest.mark.parametrize(
     "text", ["5", "[]", '{"gpus":5}', '{"gpus":null}', '{"gpus":[5,{"id":1,"name":"x"}],"cpus":"x"}']
 )

@@ -104,11 +104,13 @@ def free(offer: Offer, taken: Iterable[Taken]) -> Offer:
     return offer._replace(slots=max(0, slots), devices=devices, cpus=max(0, cpus), mem_mib=max(0, mem))
 
 
-def besides(left: Offer, kept: Shape) -> Offer:
-    """What others may take of what is free while it is kept for a job of this shape: nothing of what that job waits for."""
+def besides(left: Offer, kept: Shape, whole: Offer) -> Offer:
+    """What others may take of what is free (`left` of the `whole`) while it is kept for a job of this shape: nothing of what
+    that job waits for."""
     devices = left.devices
     if kept.gpus:
-        models = suitable(kept, devices)
+        enough = {name for name, some in suitable(kept, whole.devices).items() if len(some) >= kept.gpus}
+        models = {name: some for name, some in suitable(kept, devices).items() if name in enough}
         hold = max(models.values(), key=len, default=[])[: kept.gpus]
         devices = tuple(device for device in devices if device not in hold)
     return left._replace(

@@ -182,15 +182,16 @@ def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Us
 
 def pick(
     lanes: Lanes, heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
-    kept: Kept | None = None,
+    kept: Kept | None = None, whole: Offer | None = None,
 ) -> Pick | None:  # fmt: skip
     """What to start next on what is free here, None: nothing. `heads_of` finds the heads of some lanes, leaving out those
-    nobody waits in; `kept` is the job that this worker is kept for. Where one lane alone is open its head is not looked
-    for: there may be none."""
+    nobody waits in; `kept` is the job that this worker is kept for, `whole` then all that it has. Where one lane alone is open
+    its head is not looked for: there may be none."""
     if kept is not None:
         if fits(kept.lane.shape, left) and open_lanes([kept.lane], left, rules, use):
             return Pick(kept.lane, kept.job_id, given(kept.lane, left, rules, use))
-        left = besides(left, kept.lane.shape)
+        assert whole is not None
+        left = besides(left, kept.lane.shape, whole)
     fitting = lanes.fitting(left)
     ready = open_lanes(fitting, left, rules, use) if fitting else fitting
     if not ready:

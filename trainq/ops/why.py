@@ -99,7 +99,7 @@ class Why:
         kept = (
             None if bench.kept_for in (None, job_id) else self.lanes.get(self._kept_lanes.get(bench.kept_for or 0, 0))
         )
-        if kept is not None and not fits(lane.shape, besides(bench.left, kept.shape)):
+        if kept is not None and not fits(lane.shape, besides(bench.left, kept.shape, bench.offer)):
             return f"is kept for job {bench.kept_for}, which waited too long"
         return None
 

@@ -149,7 +149,7 @@ class Round:
 
     def _pick(self, left: Offer) -> Pick | None:
         scheduler = self._scheduler
-        return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self.kept)
+        return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self.kept, scheduler.offer)
 
     def _heads(self, some: Sequence[Lane]) -> list[Head]:
         return lanes.heads(self._tx, some) if some else []
