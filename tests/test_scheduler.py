@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import store_builders as build
@@ -17,6 +18,7 @@ from trainq.store import jobs, queues
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
+from trainq.worker import turn
 
 LONG_AGO_S = 7200.0
 
@@ -204,3 +206,23 @@ def test_a_worker_that_trainq_has_not_written_is_none(session, change):
         tx.rows(f"UPDATE worker SET {change} WHERE id = 1")
     with session.reading() as tx:
         assert [one["name"] for one in crew_of(tx, 300.0)] == ["other"]
+
+
+def test_others_are_told_when_they_may_start_what_they_could_not():
+    """On a queue for several hosts nobody looks without a bell before a third of zombie-after has passed."""
+
+    def done(*settled, **more):
+        return turn.Done([], [], [], [], [], [], [], [], None, waits=True)._replace(settled=list(settled), **more)
+
+    def ended(state="done", gpus=()):
+        return SimpleNamespace(decision=SimpleNamespace(state=state), claimed=SimpleNamespace(gpus=gpus))
+
+    plain, strict = (Scheduler(["default"], None, offer(1), Rules(strict_fifo=one)) for one in (False, True))
+    assert not turn.lets_others_start(done(ended(), claimed=["a claim"]), plain)
+    assert turn.lets_others_start(done(ended("held")), plain)
+    assert turn.lets_others_start(done(ended()), Scheduler(["default"], None, offer(1), Rules(per_user={"running": 1})))
+    assert turn.lets_others_start(done(ended(gpus=("GPU-0",))), plain)  # two workers of a host may give it out
+    assert turn.lets_others_start(done(found=["a lost job"]), plain)
+    assert not turn.lets_others_start(done(ended()), strict)
+    assert turn.lets_others_start(done(claimed=["a claim"]), strict)
+    assert turn.lets_others_start(done(unreadable=["a job that ended"]), strict)

@@ -386,14 +386,7 @@ class Worker:
         promoted = done.promoted
         if any(one.state != "pending" for one in done.found) or (promoted and promoted.ended):
             secrets.drop_ended(self.session, self.queue.paths)
-        if (
-            done.found
-            or (promoted and promoted.told)
-            or any(
-                one.decision is not None and (self._scheduler.is_limited or one.decision.state in ("pending", "held"))
-                for one in done.settled
-            )
-        ):
+        if turn.lets_others_start(done, self._scheduler):
             wake.ring(self.queue.paths.bell_number)
 
     def _beat_every_s(self) -> float:

@@ -184,6 +184,20 @@ def _without_given(tx: Transaction, wanted: Wanted) -> Offer:
     return offer._replace(devices=tuple(device for device in offer.devices if device.id not in given))
 
 
+def lets_others_start(done: Done, scheduler: Scheduler) -> bool:
+    """Whether some other worker may be able now to start what it could not before, and should look: what waits again, a
+    limit that has room, a GPU of this host, or the next of a queue where nothing passes another."""
+    if done.found or (done.promoted is not None and done.promoted.told):
+        return True
+    if scheduler.rules.strict_fifo and (done.claimed or done.unreadable):
+        return True
+    return any(
+        one.decision is not None
+        and (scheduler.is_limited or one.claimed.gpus or one.decision.state in ("pending", "held"))
+        for one in done.settled
+    )
+
+
 def mark(done: Done) -> None:
     """The crash points between the commit of a turn and all that follows from it."""
     if done.settled:
