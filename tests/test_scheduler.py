@@ -10,7 +10,7 @@ import store_builders as build
 
 from trainq.domain.devices import Device
 from trainq.domain.job import Outcome
-from trainq.domain.offer import Offer, Taken, free, offer_of
+from trainq.domain.offer import Offer, Taken, free, offer_document, offer_of
 from trainq.domain.schedule import Rules
 from trainq.domain.shape import Shape, decoded, encoded
 from trainq.ops.workers import crew_of
@@ -226,3 +226,11 @@ def test_others_are_told_when_they_may_start_what_they_could_not():
     assert not turn.lets_others_start(done(ended()), strict)
     assert turn.lets_others_start(done(claimed=["a claim"]), strict)
     assert turn.lets_others_start(done(unreadable=["a job that ended"]), strict)
+
+
+def test_a_worker_is_shown_with_the_gpus_it_gives_out(session):
+    """`workers --json`: the strings of `CUDA_VISIBLE_DEVICES`."""
+    with session.writing() as tx:
+        build.join(tx, "big", offer=offer_document(offer(1, 2)))
+    with session.reading() as tx:
+        assert [one["gpus"] for one in crew_of(tx, 300.0)] == [["GPU-0", "GPU-1"], []]

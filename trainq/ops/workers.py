@@ -13,6 +13,7 @@ from trainq import wake
 from trainq.base import hosts
 from trainq.base.errors import NoSelector, NotFound
 from trainq.base.units import rfc3339
+from trainq.domain.offer import offer_of
 from trainq.ops.change import Change
 from trainq.ops.sure import surely
 from trainq.store import workers
@@ -138,7 +139,7 @@ def _document(tx: Transaction, row: Any, zombie_after_s: float, identity: str) -
         "state": state_of(row, tx.now, zombie_after_s, identity, busy=bool(jobs)),
         "reason": row["quarantine"],
         "slots": row["slots"],
-        "gpus": [],
+        "gpus": [device.id for device in offer_of(row["host"], row["slots"], row["offer"]).devices],
         "queues": queues,
         "jobs": jobs,
         "started_at": rfc3339(row["started_at"]),
