@@ -10,9 +10,10 @@ import store_builders as build
 
 from trainq.domain.devices import Device
 from trainq.domain.job import Outcome
-from trainq.domain.offer import Offer, Taken, free, offer_document, offer_of
-from trainq.domain.schedule import Rules
+from trainq.domain.offer import Offer, Taken, free, offer_document, offer_of, users_of
+from trainq.domain.schedule import Lane, Rules
 from trainq.domain.shape import Shape, decoded, encoded
+from trainq.ops.why import Bench, serves
 from trainq.ops.workers import crew_of
 from trainq.store import jobs, queues
 from trainq.store.claims import Claimant
@@ -234,3 +235,13 @@ def test_a_worker_is_shown_with_the_gpus_it_gives_out(session):
         build.join(tx, "big", offer=offer_document(offer(1, 2)))
     with session.reading() as tx:
         assert [one["gpus"] for one in crew_of(tx, 300.0)] == [["GPU-0", "GPU-1"], []]
+
+
+def test_a_worker_that_runs_other_users_jobs_is_none_for_this_one():
+    """Q34: on a group's queue a worker runs its own user's jobs only, and says so."""
+    found = Bench(
+        {"state": "idle", "slots": 1, "queues": ["default"]}, offer(), {}, None, users_of(offer_document(offer(), (7,)))
+    )
+    assert serves(found, Lane(1, "default", 7, Shape())) is None
+    assert serves(found, Lane(1, "default", 8, Shape())) == "runs jobs of other users only"
+    assert serves(found._replace(users=users_of(offer_document(offer()))), Lane(1, "default", 8, Shape())) is None

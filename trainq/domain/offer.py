@@ -34,10 +34,12 @@ class Taken(NamedTuple):
     devices: tuple[str, ...] = ()
 
 
-def offer_document(offer: Offer) -> str:
-    """An offer as it stands in the row of its worker, whose host and slots have columns of their own."""
+def offer_document(offer: Offer, users: Collection[int] | None = None) -> str:
+    """An offer as it stands in the row of its worker, whose host and slots have columns of their own. `users`: whose jobs
+    it runs, None: everybody's."""
     gpus = [{"id": one.id, "name": one.name, "vram_mib": one.vram_mib, "foreign": one.foreign} for one in offer.devices]
-    return json.dumps({"cpus": offer.cpus, "mem_mib": offer.mem_mib, "gpus": gpus})
+    doc = {"cpus": offer.cpus, "mem_mib": offer.mem_mib, "gpus": gpus}
+    return json.dumps(doc if users is None else {**doc, "users": list(users)})
 
 
 def offer_of(host: str, slots: int, text: object) -> Offer:
@@ -53,6 +55,12 @@ def offer_of(host: str, slots: int, text: object) -> Offer:
     ]  # fmt: skip
     cpus, mem_mib = (found if isinstance(found := doc.get(name), int) else 0 for name in ("cpus", "mem_mib"))
     return Offer(host, slots, tuple(devices), cpus, mem_mib)
+
+
+def users_of(text: object) -> frozenset[int] | None:
+    """Whose jobs the worker of such a row runs; None: everybody's."""
+    users = document(text).get("users")
+    return frozenset(one for one in users if isinstance(one, int)) if isinstance(users, list) else None
 
 
 def is_host(shape: Shape, host: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.domain.devices import CPU
-from trainq.domain.offer import Offer, Taken, besides, fits, free, lacks, offer_of
+from trainq.domain.offer import Offer, Taken, besides, fits, free, lacks, offer_of, users_of
 from trainq.domain.schedule import Lane, Rules, Use, closed_models, over_user_limit
 from trainq.ops.workers import crew_of, takes
 from trainq.store import lanes, workers
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainq.store.session import Transaction
 
 LIVING = ("idle", "busy", "silent")
+OF_OTHERS = "runs jobs of other users only"
 
 
 class Bench(NamedTuple):
@@ -30,6 +31,7 @@ class Bench(NamedTuple):
     offer: Offer
     runs: dict[int, Taken]
     kept_for: int | None
+    users: frozenset[int] | None  # whose jobs it runs, None: everybody's
 
     @property
     def left(self) -> Offer:
@@ -66,9 +68,10 @@ class Why:
     def _judge(self, lane: Lane) -> Verdict:
         living = [one for one in self.benches if serves(one, lane) is None]
         if not living:
-            work = [one for one in self.benches if one.worker["state"] in LIVING and one.offer.slots]
+            no = {serves(one, lane) for one in self.benches if one.worker["state"] in LIVING and one.offer.slots}
+            whose = "this user's jobs" if OF_OTHERS in no else "jobs"
             return Verdict(
-                "no_worker", f"no live worker takes jobs of queue {lane.queue}" if work else "no live worker"
+                "no_worker", f"no live worker takes {whose} of queue {lane.queue}" if no else "no live worker"
             )
         able = [one for one in living if fits(lane.shape, one.offer)]
         if not able:
@@ -113,6 +116,8 @@ def serves(bench: Bench, lane: Lane) -> str | None:
         return f"serves queue {', '.join(worker['queues'])} only"
     if not takes(worker, lane.queue):
         return "runs no jobs"
+    if bench.users is not None and lane.user_id not in bench.users:
+        return OF_OTHERS
     return None
 
 
@@ -137,6 +142,7 @@ def _benches(tx: Transaction, queue: Queue, known: Mapping[int, Lane]) -> list[B
             offer_of(one["host"], one["slots"], rows[one["id"]]["offer"]),
             runs.get(one["id"], {}),
             rows[one["id"]]["kept_for"],
+            users_of(rows[one["id"]]["offer"]),
         )
         for one in crew_of(tx, queue.settings.times.zombie_after)
     ]

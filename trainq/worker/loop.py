@@ -155,7 +155,7 @@ class Worker:
             tx, name=self.name, host=self.host, identity=self.identity, pid=os.getpid(),
             pid_start=hosts.start_of(os.getpid()) or 0, user_id=os.getuid(), version=__version__,
             slots=self.options.slots, queues=self.options.queues, worker_id=worker_id, quarantine=self._quarantine.why,
-            offer=offer_document(self._scheduler.offer),
+            offer=offer_document(self._scheduler.offer, self.options.users),
         )  # fmt: skip
 
     def _take_name(self) -> BaseFileLock:
@@ -412,7 +412,7 @@ class Worker:
         return turn.Wanted(
             worker_id=self._id, name=self.name, host=self.host, observer=self.identity,
             scheduler=self._scheduler, until=options.until,
-            offer=None if self._is_offer_told or not beats else offer_document(self._scheduler.offer),
+            offer=None if self._is_offer_told or not beats else offer_document(self._scheduler.offer, self.options.users),
             state="draining" if self._stopping else "busy" if self._attempts() else "idle", room=self._room(),
             may_claim=may if self._takes_more() else 0, beats=beats,
             quarantine=self._quarantine.to_write, adrift=self._adrift, breaker=self.queue.settings.limits.breaker,
