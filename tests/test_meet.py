@@ -156,6 +156,12 @@ def test_a_book_of_another_shape_is_a_new_one(doctors, text):
     assert doctors.names() == []
 
 
+def test_a_number_too_large_for_a_book_makes_it_a_new_one():
+    one = {"host": "h", "identity": "i", "ahead_s": 0.0, "beat": 10**400, "other": None, "result": None}
+    text = json.dumps({"people": {"00112233aabbccdd": one}, "turns": {}}).encode()
+    assert meeting.parsed(text) == meeting.Book({}, {})
+
+
 def test_a_lock_that_is_held_for_ever_is_named(doctors):
     """Neither of the doctor's locks is waited for without an end: who holds it is told, and it is no fault of the queue."""
     hold = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -195,6 +196,8 @@ def test_a_worker_kept_for_a_job_keeps_what_it_will_be_given(session):
 )
 def test_an_offer_that_trainq_has_not_written_is_none(text):
     assert offer_of("h1", 1, text) == Offer("h1", 1)
+    vast = json.dumps({"gpus": [{"id": "GPU-0", "name": "x", "vram_mib": 10**400}], "mem_mib": -1, "cpus": 10**400})
+    assert offer_of("h1", 1, vast) == Offer("h1", 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ memory: these are counted, not enforced. A GPU that others compute on is left al
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from trainq.domain.devices import Device, is_of_type
 from trainq.domain.documents import document
@@ -44,17 +44,21 @@ def offer_document(offer: Offer, users: Collection[int] | None = None) -> str:
 
 def offer_of(host: str, slots: int, text: object) -> Offer:
     """The offer in a row; without what trainq has not written there, since on a group's queue any member can."""
-    doc = document(text)
+    doc: dict[str, object] = document(text)
     gpus = doc.get("gpus")
     devices = [
         Device(one["id"], one["name"], vram, foreign)
         for one in (gpus if isinstance(gpus, list) else ()) if isinstance(one, dict)
         if isinstance(one.get("id"), str) and isinstance(one.get("name"), str)
-        if type(vram := one.get("vram_mib")) in (int, type(None))
+        if (vram := one.get("vram_mib")) is None or _is_number(vram)
         if isinstance(foreign := one.get("foreign"), (str, type(None)))
     ]  # fmt: skip
-    cpus, mem_mib = (found if isinstance(found := doc.get(name), int) else 0 for name in ("cpus", "mem_mib"))
+    cpus, mem_mib = (found if _is_number(found := doc.get(name)) else 0 for name in ("cpus", "mem_mib"))
     return Offer(host, slots, tuple(devices), cpus, mem_mib)
+
+
+def _is_number(found: object) -> TypeGuard[int]:
+    return type(found) is int and 0 <= found < 2**53
 
 
 def users_of(text: object) -> frozenset[int] | None:

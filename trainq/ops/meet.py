@@ -354,13 +354,13 @@ def parsed(text: bytes) -> Book:
         words = [*book.people, *(name for pair in turns for name in pair.split("+"))]
         if all(map(_NAME.fullmatch, words)) and all(type(n) is int for n in turns.values()):
             return book
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         pass
     return Book({}, {})
 
 
 def _person(one: Any) -> Person:
-    """Raises ValueError, TypeError."""
+    """Raises ValueError, TypeError, OverflowError."""
     result = one["result"] and Result(**one["result"])
     found = Person(**{**one, "result": result})
     numbers = [found.ahead_s, *(result or ())]
