@@ -16,7 +16,7 @@ from trainq.domain.schedule import Lane, Rules
 from trainq.domain.shape import Shape, decoded, encoded
 from trainq.ops.why import Bench, serves
 from trainq.ops.workers import crew_of
-from trainq.store import jobs, queues
+from trainq.store import jobs, queues, workers
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
@@ -248,3 +248,21 @@ def test_a_worker_that_runs_other_users_jobs_is_none_for_this_one():
     assert serves(found, Lane(1, "default", 7, Shape())) is None
     assert serves(found, Lane(1, "default", 8, Shape())) == "runs jobs of other users only"
     assert serves(found._replace(users=users_of(offer_document(offer()))), Lane(1, "default", 8, Shape())) is None
+
+
+@pytest.mark.parametrize(
+    "change", ["quarantine = 'its disk'", "state = 'draining'", "ended_at = 1.0", "heartbeat_at = 0.0"]
+)
+def test_a_worker_that_claims_no_more_is_kept_for_nothing(session, change):
+    """Q17: else nobody is kept for a job that such a worker was kept for."""
+    build.put(session, new(Shape(2)))
+    wait_long(session, 1)
+    with session.writing() as tx:
+        workers.keep_for(tx, build.join(tx, "other"), 1)
+    scheduler = Scheduler(["default"], None, offer(2, 2))
+    reserve(session, scheduler, offer(2, 1))
+    assert scheduler.kept is None
+    with session.writing() as tx:
+        tx.rows(f"UPDATE worker SET {change} WHERE name = 'other'")
+    reserve(session, scheduler, offer(2, 1))
+    assert scheduler.kept.job_id == 1

@@ -26,7 +26,7 @@ LOCKS = {"local": "flock", "shared": "posix"}
 
 
 def schema_text() -> str:
-    """The SQL of schema 1, with the table of moves of domain/states.py in its trigger."""
+    """The SQL of the schema, with the table of moves of domain/states.py in its trigger."""
     with open(os.path.join(_HERE, "schema.sql"), encoding="utf-8") as file:
         text = file.read()
     moves = "|".join(f"{old}>{new}" for old, news in MOVES.items() for new in news)

@@ -82,8 +82,11 @@ def keep_for(tx: Transaction, worker_id: int, job_id: int | None) -> None:
 
 
 def kept_for(tx: Transaction, but: int, alive_since: float) -> set[int]:
-    """The jobs that other workers, heard of since then, are kept for."""
-    sql = "SELECT kept_for FROM worker WHERE kept_for IS NOT NULL AND ended_at IS NULL AND id <> ? AND heartbeat_at > ?"
+    """The jobs that other workers, heard of since then and still claiming, are kept for."""
+    sql = (
+        "SELECT kept_for FROM worker WHERE kept_for IS NOT NULL AND ended_at IS NULL AND id <> ? AND heartbeat_at > ?"
+        " AND quarantine IS NULL AND state <> 'draining'"
+    )
     return {row[0] for row in tx.rows(sql, (but, alive_since))}
 
 
