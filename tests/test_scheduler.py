@@ -16,7 +16,7 @@ from trainq.domain.schedule import Lane, Rules
 from trainq.domain.shape import Shape, decoded, encoded
 from trainq.ops.why import Bench, serves
 from trainq.ops.workers import crew_of
-from trainq.store import jobs, queues, workers
+from trainq.store import jobs, lanes, queues, workers
 from trainq.store.claims import Claimant
 from trainq.store.scheduler import Scheduler
 from trainq.store.session import LocalSession
@@ -266,3 +266,15 @@ def test_a_worker_that_claims_no_more_is_kept_for_nothing(session, change):
         tx.rows(f"UPDATE worker SET {change} WHERE name = 'other'")
     reserve(session, scheduler, offer(2, 1))
     assert scheduler.kept.job_id == 1
+
+
+def test_lanes_that_are_deleted_are_not_remembered_for_ever(session):
+    """A claim costs as many steps as there are lanes, not as there ever were."""
+    scheduler = Scheduler(["default"], None, offer(1))
+    for round_ in range(6):
+        ids = build.put(session, *(new(Shape(mem_mib=1 + round_ * 50 + n)) for n in range(50)))
+        with session.writing() as tx:
+            assert scheduler.look(tx).claim(Claimant(1, "w1", "here"), scheduler.offer).claim.job_id == ids[0]
+            assert len(scheduler.look(tx).lanes.all) <= 150
+            tx.rows("DELETE FROM job")
+            assert lanes.forget(tx) == 50

@@ -40,6 +40,11 @@ def newer(tx: Transaction, than: int) -> list[Any]:
     return tx.rows("SELECT id, queue, user_id, shape, array_id, most FROM lane WHERE id > ? ORDER BY id", (than,))
 
 
+def count(tx: Transaction) -> int:
+    """How many lanes there are."""
+    return int(tx.value("SELECT count(*) FROM lane"))
+
+
 def lane_of(row: Any) -> Lane | None:
     """The lane of a row; None for one that trainq has not written."""
     number, queue, user_id, text, array_id, most = row
