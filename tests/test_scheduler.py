@@ -278,3 +278,27 @@ def test_lanes_that_are_deleted_are_not_remembered_for_ever(session):
             assert len(scheduler.look(tx).lanes.all) <= 150
             tx.rows("DELETE FROM job")
             assert lanes.forget(tx) == 50
+
+
+@pytest.mark.parametrize(
+    "rules", [Rules(gpus={"a100": 2}), Rules(per_user={"gpus": 2}), Rules(per_user={"running": 2})]
+)
+def test_what_a_turn_has_claimed_counts_for_its_next_claim(session, rules):
+    """Q16: a worker with many slots fills them in one transaction."""
+    build.put(session, *(new(Shape(1)) for _ in range(4)))
+    whole = offer(4, 4)
+    with session.writing() as tx:
+        look = Scheduler(["default"], None, whole, rules).look(tx)
+        found = [look.claim(Claimant(1, "w1", "here"), whole) for _ in range(4)]
+    assert [one is not None for one in found] == [True, True, False, False]
+
+
+def test_a_turn_goes_on_once_it_has_started_what_the_worker_was_kept_for(session):
+    build.put(session, new(Shape(2)), new())
+    scheduler, whole = Scheduler(["default"], None, offer(2, 2)), offer(2, 2)
+    wait_long(session, 1)
+    reserve(session, scheduler, offer(2, 1))
+    with session.writing() as tx:
+        look, who = scheduler.look(tx), Claimant(1, "w1", "here")
+        found = [look.claim(who, whole), look.claim(who, whole._replace(slots=1, devices=()))]
+    assert [one.claim.job_id for one in found] == [1, 2]
