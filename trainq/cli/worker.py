@@ -26,7 +26,7 @@ def run(
     ctx: typer.Context,
     slots: Annotated[str | None, typer.Option("--slots", metavar="N", help="jobs at once; 0: only answer and care")] = None,
     queues: Annotated[list[str] | None, typer.Option("--queue", metavar="QUEUE", help="only of this queue; may be repeated")] = None,
-    users: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="on a group's queue: run jobs of this user, as you; may be repeated; default: your own")] = None,
+    users: Annotated[list[str] | None, typer.Option("--users", "--user", metavar="NAME", help="on a group's queue: run jobs of this user, as you; may be repeated; default: your own")] = None,
     gpus: Annotated[str | None, typer.Option("--gpus", metavar="auto|none|0,1", help="which GPUs it gives out; auto: all that it sees")] = None,
     gpu_type: Annotated[str | None, typer.Option("--gpu-type", metavar="T", help="only GPUs of this type")] = None,
     sim_gpus: Annotated[str | None, typer.Option("--sim-gpus", metavar="N[:T[:VRAM]]", help="GPUs that are not there, to try things out")] = None,

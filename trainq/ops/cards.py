@@ -214,7 +214,7 @@ def _data(sets: list[Row]) -> dict[str, Any]:
 
 
 def _mib(spec: Mapping[str, Any], name: str) -> int | None:
-    return spec[name] // 2**20 if name in spec else None
+    return spec[name] // 2**20 if isinstance(spec.get(name), int) else None
 
 
 def _request(row: Row, spec: Mapping[str, Any]) -> dict[str, Any]:

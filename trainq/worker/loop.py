@@ -360,7 +360,8 @@ class Worker:
             return
         turn.mark(done)
         self._teller.is_well()
-        self._adrift = self._may_be_work = False
+        was_adrift, self._adrift = self._adrift, False
+        self._may_be_work = False
         self._outage.is_over()
         self._due_at, self._waits = done.next_due, done.waits
         self._ended_uids.clear()
@@ -386,7 +387,7 @@ class Worker:
         promoted = done.promoted
         if any(one.state != "pending" for one in done.found) or (promoted and promoted.ended):
             secrets.drop_ended(self.session, self.queue.paths)
-        if turn.lets_others_start(done, self._scheduler):
+        if was_adrift or turn.lets_others_start(done, self._scheduler):
             wake.ring(self.queue.paths.bell_number)
 
     def _beat_every_s(self) -> float:
