@@ -216,7 +216,7 @@ def test_others_are_told_when_they_may_start_what_they_could_not():
     """On a queue for several hosts nobody looks without a bell before a third of zombie-after has passed."""
 
     def done(*settled, **more):
-        return turn.Done([], [], [], [], [], [], [], [], None, waits=True)._replace(settled=list(settled), **more)
+        return turn.Done(*[[] for _ in range(8)], None, None, waits=True)._replace(settled=list(settled), **more)
 
     def ended(state="done", gpus=()):
         return SimpleNamespace(decision=SimpleNamespace(state=state), claimed=SimpleNamespace(gpus=gpus))

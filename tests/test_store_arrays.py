@@ -9,7 +9,7 @@ from trainq.domain.job import NewArray, Outcome
 from trainq.domain.selectors import Filter
 from trainq.domain.shape import Shape, encoded
 from trainq.ops.select import EVERYTHING, select
-from trainq.store import arrays, jobs, lanes, pruning, reads, rules
+from trainq.store import arrays, holds, jobs, lanes, pruning, reads, rules
 
 BAD = Outcome("exit", 1, None, "no")
 
@@ -221,7 +221,7 @@ def test_lists_fold_an_array_where_its_first_task_stands(session):
     end_one(session)
     assert ids(lambda tx: reads.last_ended(tx, 9)) == [2, 6]
     with session.writing() as tx:
-        tx.rows("UPDATE job SET state = 'held', reason = 'user' WHERE id IN (8, 9, 10)")
+        assert all(holds.hold(tx, number, "ann@here") for number in (8, 9, 10))
     assert ids(lambda tx: reads.active_folded(tx, 99)) == [1, 7, 10]
     with session.reading() as tx:
         assert reads.count(tx, EVERYTHING) == 8
