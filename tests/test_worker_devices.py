@@ -18,14 +18,15 @@ import threading
 import time
 
 import pytest
-from conftest import REPOSITORY
 from store_builders import until
 
+import trainq
 from trainq.base import hosts
 from trainq.domain.devices import Device, parse_sim
 from trainq.worker import devices
 from trainq.worker.devices import Looker, Seen, foreign, found, is_below
 
+HOUSE = os.path.dirname(os.path.dirname(trainq.__file__))
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 UUID2 = "GPU-36c9561a-02ef-5c4d-3733-f0a56c42dc45"
@@ -350,7 +351,7 @@ def test_the_module_is_never_taken_from_the_current_directory(nvml, tmp_path, mo
 def test_the_real_module_has_the_names_that_are_used():
     """The fake follows nvidia-ml-py: each name that the program takes from it is there, and so is the one error
     value."""
-    with open(os.path.join(REPOSITORY, "trainq", "worker", "nvml.py")) as file:
+    with open(os.path.join(HOUSE, "trainq", "worker", "nvml.py")) as file:
         tree = ast.parse(file.read())
     used = {
         node.attr
@@ -427,7 +428,7 @@ def test_an_answer_whose_end_was_seen_by_others_is_none(smi):
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "from trainq.worker.devices import found; print(found())"
     )
-    env = {**os.environ, "PYTHONPATH": REPOSITORY}
+    env = {**os.environ, "PYTHONPATH": HOUSE}
     told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout
     assert told == f"{Seen((), 'nvidia-smi was ended by something else', is_answer=False)}\n"
 
@@ -730,5 +731,5 @@ def test_neither_the_module_nor_programs_are_loaded_before_they_are_needed():
         "import sys; from trainq.worker import devices\n"
         "print(sorted({'pynvml', 'subprocess', 'json', 'shutil'} & set(sys.modules)))"
     )
-    env = {**os.environ, "PYTHONPATH": REPOSITORY}
+    env = {**os.environ, "PYTHONPATH": HOUSE}
     assert subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True).stdout == "[]\n"

@@ -129,6 +129,7 @@ def test_worker(original, shift, half):
         assert (job["state"], job["reason"]) in (
             ("done", None), ("pending", None), ("pending", "drained"), ("pending", "zombie"), ("held", "backoff"),
             ("errored", "store"),
+            ("pending", "no_worker"),
         ), (fault, job)  # fmt: skip
         harness.prune(tq)
         assert harness.find(tq) == [], fault
