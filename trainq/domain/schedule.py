@@ -151,6 +151,7 @@ class Lanes:
     def __init__(self, lanes: Iterable[Lane], users: Collection[int] | None = None) -> None:
         self.all = list(lanes)
         self.mine = [lane for lane in self.all if users is None or lane.user_id in users]
+        self.has_most = any(lane.most is not None for lane in self.mine)
         self._fitting: dict[Offer, list[Lane]] = {}
 
     def fitting(self, left: Offer) -> list[Lane]:
@@ -193,7 +194,11 @@ def pick(
         assert whole is not None
         left = besides(left, kept.lane.shape, whole)
     fitting = lanes.fitting(left)
-    ready = open_lanes(fitting, left, rules, use) if fitting else fitting
+    ready = (
+        open_lanes(fitting, left, rules, use)
+        if fitting and (rules.gpus or rules.per_user or lanes.has_most)
+        else fitting
+    )
     if not ready:
         return None
     if rules.strict_fifo:
