@@ -19,9 +19,7 @@ from trainq.ops.init import init
 from trainq.ops.meet import meet
 from trainq.ops.queue import open_queue
 
-QUICK = (
-    "from trainq.ops import meet; meet.TRY_S = 0.3; meet.LATE_S = 2; {more}; from trainq.cli.main import main; main()"
-)
+QUICK = "from trainq.ops import meet; meet.TRY_S = 0.3; {more}; from trainq.cli.main import main; main()"
 UNLOCKED = (
     "from trainq.store.gate import Gate; "
     "Gate.enter = lambda self, *_: self._open(); Gate.leave = lambda self: None"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 """How long to wait for the other one."""
 TRY_S = 3.0
-LATE_S = 12.0
-"""How much later the other one may come to a step."""
 _DEAD_S = 10.0
 """Who has not written for so long, while somebody looked, was killed."""
 _LOOK_S = 0.05
@@ -260,15 +258,11 @@ class _Doctor:
         return "+".join(sorted((self.name, self.line.other or "")))
 
     def try_reading(self, other: str) -> float | None:
-        """Write, and read what the other one writes, without a lock, as for the bell: how old it was when first seen.
-
-        Who comes late to this step is waited for, and the one that is done goes on writing.
-        """
+        """Write, and read what the other one writes, without a lock, as for the bell: how old it was when first seen."""
         theirs = self._file(other)
         end = time.monotonic() + TRY_S
-        patience = end + LATE_S
         seen, worst_s = self._written_in(theirs), None
-        while time.monotonic() < end or (worst_s is None and time.monotonic() < patience and self._is_there(other)):
+        while time.monotonic() < end:
             self._look()  # and so stay in the book of those who are there
             self._write()
             for _ in range(5):
@@ -293,7 +287,6 @@ class _Doctor:
         end = time.monotonic() + wait_s
         while True:
             book = self._look()
-            self._write()
             both = [
                 one.result for one in (self.line, book.people.get(other)) if one is not None and one.result is not None
             ]
