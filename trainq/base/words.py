@@ -47,3 +47,12 @@ def printable(path: str) -> str:
     except UnicodeEncodeError:  # no path: half a UTF-16 pair, as JSON can spell
         text = path.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def is_text(word: str) -> bool:
+    """Whether a word is UTF-8, as names and keys in the store are: one that is not can find nothing."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.base.errors import BadValue, NotFound
-from trainq.base.words import quoted
+from trainq.base.words import is_text, quoted
 from trainq.domain.held import After
 from trainq.store import dependants, reads
 
@@ -82,7 +82,7 @@ def _after(tx: Transaction, user_id: int, item: Draft, here: Mapping[str, Place]
 def _find(tx: Transaction, user_id: int, wish: Wish) -> int:
     """The one job that is meant; of those with a key the newest."""
     if wish.key is not None:
-        ids = reads.ids_with(tx, "key", wish.key, past_too=True)[-1:] if _is_text(wish.key) else []
+        ids = reads.ids_with(tx, "key", wish.key, past_too=True)[-1:] if is_text(wish.key) else []
     elif wish.what.startswith("last"):
         call = reads.submission(tx, user_id, int((wish.what[5:] or "0")[:18]))
         ids = list(call or ())
@@ -95,15 +95,6 @@ def _find(tx: Transaction, user_id: int, wish: Wish) -> int:
             f"no such job: {wish.what if wish.key is None else quoted(wish.what)}", hint="trainq status --all"
         )
     return ids[0]
-
-
-def _is_text(word: str) -> bool:
-    """Keys in the store are UTF-8: a word that is not can find nothing."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _at(where: str) -> str:

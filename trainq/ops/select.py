@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.base.errors import NotFound
-from trainq.base.words import quoted
+from trainq.base.words import is_text, quoted
 from trainq.domain.selectors import Filter, Fingerprint, Ids, Key, Last, Named, Tasks, parse_selector
 from trainq.store import arrays, reads
 
@@ -73,7 +73,7 @@ _Found = tuple[list[int], list[str], list[int]]
 def _find(tx: Transaction, selector: Selector, word: str, user_id: int, *, past: bool) -> _Found:
     if isinstance(selector, Ids):
         return _of_ranges(tx, selector, past=past)
-    if not _is_text(word):
+    if not is_text(word):
         return [], [word], []
     found: list[int] = []
     whole: list[int] = []
@@ -108,15 +108,6 @@ def _of_ranges(tx: Transaction, selector: Ids, *, past: bool) -> _Found:
         if not ids:
             missing.append(str(first) if first == last else f"{first}-{last}")
     return found, missing, whole
-
-
-def _is_text(word: str) -> bool:
-    """Names and keys in the store are UTF-8: a word that is not can find nothing."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _nothing(word: str) -> NotFound:
