@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import pytest
 from store_builders import until
@@ -28,8 +29,8 @@ from trainq.worker.devices import Looker, Seen, foreign, found, is_below
 
 HOUSE = os.path.dirname(os.path.dirname(trainq.__file__))
 A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
-UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
-UUID2 = "GPU-36c9561a-02ef-5c4d-3733-f0a56c42dc45"
+# of this run alone: what another run starts in the name of a job is seen by all
+UUID, UUID2 = (f"GPU-{uuid.uuid4()}" for _ in range(2))
 MIG = "MIG-ec4c3916-65fa-5948-b9b5-9f21a2ddfcc0"
 MIG2 = "MIG-000d40d3-5924-5906-9879-8b69bf58689b"
 ONE, TWO = Device(UUID, A100, 81920, number=0), Device(UUID2, T4, 15360, number=1)
@@ -225,12 +226,12 @@ def test_a_name_may_hold_commas(smi):
         ("Failed to initialize NVML: Driver/library version mismatch\n", 18, "version mismatch"),
         ("", 127, "exit status 127"),
         (f"0, [N/A], {A100}, 81920\n", 0, "nvidia-smi: 0, [N/A]"),
-        (f"0, {UUID}, [Unknown Error], [Unknown Error]\n", 0, "Unknown Error"),
+        ("0, UUID, [Unknown Error], [Unknown Error]\n", 0, "Unknown Error"),
         ("\x1b[31m\x00\xff" * 1000, 0, "nvidia-smi: "),
     ],
 )
 def test_a_driver_in_a_bad_state_gives_no_gpus_and_says_why(smi, text, status, words):
-    smi({QUERY: text}, status=status)
+    smi({QUERY: text.replace("UUID", UUID)}, status=status)
     seen = found()
     assert seen.devices == ()
     assert not seen.is_answer
