@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 
 import pytest
 import readme
@@ -17,7 +18,8 @@ from store_builders import until
 
 from trainq.ops import strays
 
-UID = "call5.7"
+# of this run alone: what it starts and ends is on the whole host
+UID, UID2 = (f"{uuid.uuid4().hex}.{n}" for n in (7, 0))
 SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"]
 FILLER = {f"FILL_{n}": "x" * 10_000 for n in range(60)}
 
@@ -77,9 +79,9 @@ def test_a_marked_process_is_killed(start, env):
     "env",
     [
         {},
-        mark("call5.70"),
-        mark("call5"),
-        mark("all5.7"),
+        mark(UID + "0"),
+        mark(UID[:-2]),
+        mark(UID[1:]),
         mark(UID + " "),
         mark(""),
         {"X": f"TRAINQ_JOB_UID={UID}"},
@@ -125,14 +127,14 @@ def test_all_of_several_jobs_and_their_sessions_are_killed(start):
     deaf = "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\nprint(flush=True); time.sleep(1000)"
     found = [
         start(mark()),
-        start(mark("b.0"), start_new_session=True),
-        start(mark("b.0"), process_group=0),
+        start(mark(UID2), start_new_session=True),
+        start(mark(UID2), process_group=0),
         start(mark(), [sys.executable, "-c", deaf]),
         start(mark("c.1")),
     ]
     found[-1].send_signal(signal.SIGSTOP)
     bystander = start(mark("d.1"))
-    assert end({UID, "b.0", "c.1"}) == set()
+    assert end({UID, UID2, "c.1"}) == set()
     assert all(killed(process) for process in found)
     assert bystander.poll() is None
 
