@@ -13,9 +13,12 @@ from test_cli_frame import on_terminal
 
 from trainq.artifacts.paths import Paths
 from trainq.cli.completion import FILES, SCRIPTS
+from trainq.domain.devices import Device
+from trainq.domain.offer import Offer, offer_document
 from trainq.ops.queue import session_of
+from trainq.store import workers
 
-TYPES = "[types.wine]\nrun = ['true']\n[types.wings]\nrun = ['true']\n[queues]\nnames = ['default', 'gpu']\n"
+TYPES = "[limits.gpus]\nv100 = 4\n[types.wine]\nrun = ['true']\n[types.wings]\nrun = ['true']\n[queues]\nnames = ['default', 'gpu']\n"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,8 @@ def filled(tmp_path_factory):
     run_trainq.ok("submit", "--name", "second", "--", "true")
     session = session_of(Paths(run_trainq.root))
     with session.writing() as tx:
-        join(tx, "the-worker")
+        offer = Offer("here", 1, (Device("GPU-1", "NVIDIA A100-SXM4-80GB"),))
+        workers.offer(tx, join(tx, "the-worker"), offer_document(offer))
     session.close()
     place = tmp_path / "bin"
     place.mkdir()
@@ -58,6 +62,15 @@ CASES = [
     ("trainq wait 1 --for run", ["running"]),
     ("trainq workers dr", ["drain"]),
     ("trainq workers drain the-", ["the-worker"]),
+    ("trainq submit --after ", ["any:", "fail:", "ok:"]),
+    ("trainq submit --after ok:", ["1", "2"]),
+    ("trainq submit --after ok:1,any:", ["1", "2"]),
+    ("trainq submit --after=ok:1,a", ["1,any:"]),
+    ("trainq submit --on h1,he", ["h1,here"]),
+    ("trainq submit --gpu-type ", ["cpu", "nvidia-a100-sxm4-80gb", "v100"]),
+    ("trainq explain ", ["1", "2", "key:", "last"]),
+    ("trainq hold @f", ["first"]),
+    ("trainq pause --queue g", ["gpu"]),
     ("trainq init x y z ", []),
     ("trainq nothing ", []),
 ]

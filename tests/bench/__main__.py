@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 
-NAMES = ("cold", "claims", "crowd", "deep", "bulk", "true", "wake", "idle", "lists")
+NAMES = ("cold", "claims", "crowd", "deep", "bulk", "true", "wake", "idle", "lists", "complete")
 
 
 def main() -> None:

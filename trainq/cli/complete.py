@@ -25,6 +25,10 @@ BY_NAME = {
     "model": "model",
     "user": "user",
     "state": "state",
+    "gpu_type": "gpu_type",
+    "on": "host",
+    "not_on": "host",
+    "after": "after",
 }
 BY_METAVAR = {"SEL": "selector", "TYPE": "type", "MODEL": "model", "QUEUE": "queue", "WORKER": "worker"}
 

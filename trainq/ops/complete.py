@@ -5,10 +5,13 @@ Quick and quiet: no queue is made, no lock is waited for, and whatever goes wron
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainq.artifacts.paths import Paths
 from trainq.domain.array import ref_of
+from trainq.domain.devices import CPU, check_type
+from trainq.domain.held import MODES
+from trainq.domain.offer import offer_of
 from trainq.domain.states import STATES
 from trainq.ops.queue import find, is_there, open_queue
 from trainq.store import arrays, models, reads, workers
@@ -83,8 +86,38 @@ def _users(queue: Queue, _typed: str) -> list[Word]:
 
 
 def _workers(queue: Queue, _typed: str) -> list[Word]:
+    return [(row["name"], row["host"]) for row in _at_work(queue)]
+
+
+def _at_work(queue: Queue) -> list[Any]:
+    """The rows of workers that have not said good-bye."""
     with queue.session.reading() as tx:
-        return [(row["name"], row["host"]) for row in workers.everyone(tx) if row["ended_at"] is None]
+        return [row for row in workers.everyone(tx) if row["ended_at"] is None]
+
+
+def _hosts(queue: Queue, typed: str) -> list[Word]:
+    """One more host after those that stand there already."""
+    before = typed[: typed.rfind(",") + 1]
+    return [(before + host, "") for host in dict.fromkeys(row["host"] for row in _at_work(queue))]
+
+
+def _gpu_types(queue: Queue, _typed: str) -> list[Word]:
+    """As the settings name them, and as workers do."""
+    found = dict.fromkeys(queue.settings.limits.gpus, "of [limits] gpus")
+    for row in _at_work(queue):
+        for device in offer_of(row["host"], row["slots"], row["offer"]).devices:
+            found.setdefault(check_type(device.name), f"on {row['host']}")
+    return [*found.items(), (CPU, "none")]
+
+
+def _after(queue: Queue, typed: str) -> list[Word]:
+    """One more job to come after: how it is to end, then which."""
+    before, mode = typed[: typed.rfind(",") + 1], typed[typed.rfind(",") + 1 :].partition(":")[0]
+    if mode not in MODES or ":" not in typed[len(before) :]:
+        return [(f"{before}{mode}:", "") for mode in MODES]
+    with queue.session.reading() as tx:
+        rows = reads.newest_ids(tx, SHOWN)
+    return [(f"{before}{mode}:{row['id']}", f"{row['state']} {row['name']}") for row in rows]
 
 
 KINDS: dict[str, Callable[[Queue, str], list[Word]]] = {
@@ -95,4 +128,7 @@ KINDS: dict[str, Callable[[Queue, str], list[Word]]] = {
     "model": _models,
     "user": _users,
     "worker": _workers,
+    "host": _hosts,
+    "gpu_type": _gpu_types,
+    "after": _after,
 }
