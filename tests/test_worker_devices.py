@@ -24,7 +24,7 @@ from store_builders import until
 import trainq
 from trainq.base import hosts
 from trainq.domain.devices import Device, parse_sim
-from trainq.worker import devices
+from trainq.worker import devices, driver
 from trainq.worker.devices import Looker, Seen, foreign, found, is_below
 
 HOUSE = os.path.dirname(os.path.dirname(trainq.__file__))
@@ -404,7 +404,7 @@ def test_an_nvml_that_hangs_hangs_nobody(nvml, tmp_path):
 
 def test_what_cannot_be_killed_is_left_alone(smi, tmp_path, monkeypatch):
     """A process that hangs in the driver outlives a KILL; nobody waits for that."""
-    monkeypatch.setattr(devices, "END_S", 0.05)
+    monkeypatch.setattr(driver, "END_S", 0.05)
     kill = os.killpg
     monkeypatch.setattr(os, "killpg", lambda _group, _number: None)
     smi(script=hanging(tmp_path))
@@ -443,7 +443,7 @@ def test_an_nvidia_smi_that_cannot_be_started(smi):
 def test_an_endless_answer_is_cut_off(smi):
     smi(script="while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", answers={})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "ANSWER_BYTES", 1000)
+        patch.setattr(driver, "ANSWER_BYTES", 1000)
         assert found() == Seen((), "nvidia-smi does not stop to print", is_answer=False)
 
 
