@@ -49,6 +49,17 @@ def test_one_row_with_counts_and_only_the_errored_again(tq):
     assert card["tasks"][3]["id"] == number + 4
 
 
+def test_one_that_is_held(tq):
+    """E05, E08: a list says so of the array, `explain` and a list of tasks of each."""
+    number = tq.submit("--hold", "--array", "0-1", "--", "true")
+    (item,) = tq.ok("status", "--json").json["items"]
+    assert (item["state"], item["counts"]["held"]) == ("held", 2)
+    tasks = tq.ok("status", "--tasks", "--json").json["items"]
+    assert all(task["waiting_for"].startswith("its release, held by ") for task in tasks)
+    explained = tq.ok("explain", number, "--json").json["items"]
+    assert [one["help"] for one in explained] == [f"trainq release {number + 1}", f"trainq release {number + 2}"]
+
+
 def test_lists_fold_and_tasks_unfolds(tq):
     """E05: `--all` folds, too; `--tasks` shows the tasks, filters find the array of which a task fits."""
     number = failing(tq, "--tag", "a")

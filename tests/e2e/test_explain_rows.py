@@ -40,6 +40,22 @@ def test_no_worker_at_all(tq):
     assert "try: trainq worker" in text
 
 
+def test_what_is_held_says_by_what_and_what_would_help(tq):
+    """Q34: alone and among others."""
+    held = tq.submit("--hold", "--", "true")
+    after = tq.submit("--after", f"ok:{held}", "--", "true")
+    items = tq.ok("explain", f"{held},{after}", "--json").json["items"]
+    assert [item["help"] for item in items] == [f"trainq release {held}", f"trainq explain {held}"]
+    assert items[1]["why"] == [f"held: dependency; it waits for job {held} (held) to be done"]
+    assert items == [explained(tq, held), explained(tq, after)]
+
+
+def test_the_worker_that_would_help_has_what_is_asked_for(tq):
+    """Q34."""
+    job = tq.submit("--gpus", "2", "--gpu-type", "a100", "--queue", "cpu", "--", "true")
+    assert explained(tq, job)["help"] == "trainq worker --queue cpu, on a host with 2 a100"
+
+
 def test_worker_by_worker(tq):
     """Issue: `h2: 1 of 2 a100 free, needs 2; h3: serves queue cpu only`, position, and an estimate from progress."""
     first = tq.submit("--gpu-type", "a100", "--shell", f"trainq report --progress 0.5; {WAITS}")

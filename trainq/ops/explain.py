@@ -6,10 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.domain.offer import Offer, Taken, fits, free
+from trainq.domain.shape import PLAIN
 from trainq.ops.paused import opens, sentence
 from trainq.ops.query import chosen
 from trainq.ops.why import Why, asked, serves
-from trainq.store import reads
+from trainq.store import dependants, reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +46,13 @@ def _explained(tx: Transaction, why: Why, row: reads.Row, job: dict[str, Any]) -
     if job["state"] == "pending":
         _waiting(tx, why, row, item)
     elif job["state"] == "held":
-        item["why"] = [f"held: {job['reason']}" + (f", until {job['waiting_for']}" if job["waiting_for"] else "")]
+        item["why"] = [
+            f"held: {job['reason']}" + (f"; it waits for {job['waiting_for']}" if job["waiting_for"] else "")
+        ]
+        item["help"] = row.get("opens") or _help_of_held(tx, job)
     elif job["state"] == "running":
         item["why"] = [_doing(job)]
+        item["help"] = row.get("opens")
     else:
         item["why"] = [f"it has ended: {job['state']}" + (f" ({job['reason']})" if job["reason"] else "")]
         item["help"] = f"trainq retry {job['id']}" if job["state"] in ("errored", "canceled") else None
@@ -119,11 +124,17 @@ def _ends_in(tx: Transaction, row: Any) -> float | None:
 
 def _help(why: Why, lane: Lane, reason: str | None) -> str | None:
     """The command that would help."""
-    if reason == "no_worker" and not why.benches:
-        return "trainq worker" + ("" if lane.queue == "default" else f" --queue {shlex.quote(lane.queue)}")
     if reason == "no_worker":
-        return f"trainq worker --queue {shlex.quote(lane.queue)}, on a host with {asked(lane)}"
+        served = any(serves(bench, lane) is None for bench in why.benches)
+        command = "trainq worker" + ("" if lane.queue == "default" else f" --queue {shlex.quote(lane.queue)}")
+        return command + (f", on a host with {asked(lane)}" if served or lane.shape != PLAIN else "")
     return "trainq gpus" if reason in ("resources", "limit") and lane.shape.gpus else None
+
+
+def _help_of_held(tx: Transaction, job: dict[str, Any]) -> str | None:
+    """Where to look on: at what it comes after."""
+    waits = [edge["on_id"] for edge in dependants.of_jobs(tx, [job["id"]]).get(job["id"], ()) if edge["ended"] is None]
+    return f"trainq explain {waits[0]}" if waits else None
 
 
 def _doing(job: dict[str, Any]) -> str:

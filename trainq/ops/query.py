@@ -200,8 +200,12 @@ def _listing(
         jobs = [array_item(row, view) if "counts" in row else card(row, more, view) for row in rows]
         for row in rows:
             row["attempts"] = more.attempts.get(row["id"], [])
+        for row, job in zip(rows, jobs, strict=True):
+            if "counts" not in row and row["state"] == "held":
+                row["opens"] = f"trainq release {row['id']}" if row["on_hold"] else None
+                job["waiting_for"] = _held_for(row, more.after.get(row["id"], []))
         if one and rows:
-            _place(tx, view, rows[0], jobs[0], more.after.get(rows[0]["id"], []))
+            _place(tx, view, rows[0], jobs[0])
     for row in rows:
         row["reason"] = array_reason_of(row, view) if "counts" in row else reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
@@ -225,7 +229,7 @@ def _held_for(row: Row, after: list[Row]) -> str | None:
     return "; ".join(words) or None
 
 
-def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any], after: list[Row]) -> None:
+def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any]) -> None:
     """What only a single card shows: the place in the queue, and what a waiting job waits for."""
     if row["state"] == "pending":
         job["position"] = reads.position(tx, row)
@@ -238,6 +242,3 @@ def _place(tx: Transaction, view: View, row: Row, job: dict[str, Any], after: li
             job["waiting_for"] = f"{ahead} before it" if ahead and verdict.reason != "no_worker" else verdict.text
     elif row["state"] == "running" and row["reason"] == "frozen":
         row["opens"] = f"trainq resume {row['id']}"
-    elif row["state"] == "held":
-        row["opens"] = f"trainq release {row['id']}" if row["on_hold"] else None
-        job["waiting_for"] = _held_for(row, after)
