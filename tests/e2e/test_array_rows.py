@@ -53,11 +53,15 @@ def test_one_that_is_held(tq):
     """E05, E08: a list says so of the array, `explain` and a list of tasks of each."""
     number = tq.submit("--hold", "--array", "0-1", "--", "true")
     (item,) = tq.ok("status", "--json").json["items"]
-    assert (item["state"], item["counts"]["held"]) == ("held", 2)
+    assert (item["state"], item["reason"], item["counts"]["held"]) == ("held", "user", 2)
     tasks = tq.ok("status", "--tasks", "--json").json["items"]
     assert all(task["waiting_for"].startswith("its release, held by ") for task in tasks)
     explained = tq.ok("explain", number, "--json").json["items"]
     assert [one["help"] for one in explained] == [f"trainq release {number + 1}", f"trainq release {number + 2}"]
+    tq.ok("release", number)
+    assert tq.ok("status", "--json").json["items"][0]["reason"] == "no_worker"
+    assert tq.ok("status", number, "--json").json["reason"] == "no_worker"
+    assert "no_worker" in tq.ok("status").out
 
 
 def test_lists_fold_and_tasks_unfolds(tq):

@@ -119,7 +119,7 @@ def array_item(row: Row, view: View, tasks: Sequence[dict[str, Any]] | None = No
         "ref": str(row["id"]),
         "kind": "array",
         **{name: row[name] for name in ("name", "type", "queue", "state")},
-        "reason": array_reason_of(row, view),
+        "reason": reason_of(row, view),
         "counts": row["counts"],
         "count": row["count"],
         "limit": row["most"],
@@ -129,13 +129,6 @@ def array_item(row: Row, view: View, tasks: Sequence[dict[str, Any]] | None = No
         "times": {"submitted_at": time_of(row["at"]), "ended_at": time_of(row["ended_at"])},
         "tasks": tasks,
     }
-
-
-def array_reason_of(row: Row, view: View) -> str | None:
-    """Why a whole array waits: its queue may be closed."""
-    if row["state"] == "pending" and row["queue"] in view.paused:
-        return view.paused[row["queue"]].reason
-    return None
 
 
 def _array(row: Row) -> dict[str, Any]:
@@ -154,13 +147,15 @@ def tags_of(row: Row) -> list[str]:
 
 
 def reason_of(row: Row, view: View) -> str | None:
-    """The job's reason; a running one whose heartbeat is late is `silent`, and what keeps a waiting one is looked up."""
+    """The job's reason, or that of the task of an array that is next; a running one whose heartbeat is late is `silent`,
+    and what keeps a waiting one is looked up."""
     reason: str | None = row.get("reason")
-    if row["state"] == "running" and reason is None and view.now - row["heartbeat_at"] > view.silent_after_s:
-        return "silent"
+    if row["state"] == "running":
+        is_late = row.get("heartbeat_at") is not None and view.now - row["heartbeat_at"] > view.silent_after_s
+        return "silent" if reason is None and is_late else reason
     if row["state"] == "pending" and row["queue"] in view.paused:
         return view.paused[row["queue"]].reason
-    if row["state"] == "pending" and reason is None and view.why is not None:
+    if row["state"] == "pending" and reason is None and view.why is not None and row.get("lane_id") is not None:
         return view.why.verdict(row["lane_id"]).reason
     return reason
 

@@ -9,7 +9,7 @@ from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.domain.held import WANTED
 from trainq.domain.states import ACTIVE, STATES
-from trainq.ops.cards import View, array_item, array_reason_of, card, details, reason_of
+from trainq.ops.cards import View, array_item, card, details, reason_of
 from trainq.ops.paused import opens, sentence
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.why import Why
@@ -130,8 +130,8 @@ def _one_array(tx: Transaction, queue: Queue, found: Selected, *, full: bool, li
     ids = found.ids if limit is None else arrays.shown(tx, found.array, limit)
     rows = {each["id"]: each for each in (*reads.jobs(tx, ids), *reads.past(tx, ids))}
     listing = _listing(tx, queue, [rows[one] for one in ids if one in rows], len(found.ids), full=full)
-    row["reason"] = array_reason_of(row, listing.view)
-    return listing._replace(array=row)
+    row = arrays.with_next(tx, row)
+    return listing._replace(array={**row, "reason": reason_of(row, listing.view)})
 
 
 def pruned(queue: Queue) -> int:
@@ -192,6 +192,7 @@ def _listing(
     one: bool = False,
 ) -> Listing:  # fmt: skip
     view = view_of(queue, tx)
+    rows = [arrays.with_next(tx, row) if "counts" in row else row for row in rows]
     if any(row["state"] == "pending" for row in rows):
         view = view._replace(why=Why(tx, queue))
     jobs: list[dict[str, Any]] = []
@@ -207,7 +208,7 @@ def _listing(
         if one and rows:
             _place(tx, view, rows[0], jobs[0])
     for row in rows:
-        row["reason"] = array_reason_of(row, view) if "counts" in row else reason_of(row, view)
+        row["reason"] = reason_of(row, view)
     return Listing(rows, jobs, total, unknown or [], one, view)
 
 

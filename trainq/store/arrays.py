@@ -25,6 +25,18 @@ def rows(tx: Transaction, ids: Iterable[int]) -> dict[int, Row]:
     return {row["id"]: _row(row, running) for row in found if row is not None}
 
 
+def with_next(tx: Transaction, row: Row) -> Row:
+    """The row of one that waits, with the lane of its task that is next and what that is held for: so it waits itself."""
+    if row["state"] not in ("pending", "held"):
+        return row
+    place = {"id": row["id"], "count": row["count"]}
+    if row["state"] == "held":
+        found = tx.named("next_held_task", **place)
+    else:
+        found = tx.named("next_pending_task", **place, **{name: row[name] for name in ("queue", "user_id", "priority")})
+    return {**row, **dict(found[0])} if found else row
+
+
 def last_ended(tx: Transaction, limit: int) -> list[Row]:
     """Those that ended last, newest first, pruned or not."""
     sql = "SELECT * FROM job_array WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT ?"
