@@ -76,7 +76,7 @@ def test_a_spec_file_tells_of_its_jobs_by_their_places(tmp_path):
     os.mkdir(paths.specs)
     digests = [f"{n:064x}" for n in range(3)]
     proofs.write(paths, "0abc", digests)
-    assert [proofs.read(paths, f"0abc.{n}") for n in range(3)] == [(os.geteuid(), digest) for digest in digests]
+    assert [proofs.read(paths, f"0abc.{n}") for n in range(3)] == [(os.geteuid(), (digest,)) for digest in digests]
     assert proofs.kept(paths) == ["0abc"]
     for uid in (f"0abc.{2**62}", f"0abc.{2**55}", f"0abc.{'9' * 5000}", f"{'9' * 200}.0"):
         with pytest.raises(Denied):

@@ -29,10 +29,11 @@ from store_builders import counts_are_real, dump_in, is_work, join, model, new_j
 import trainq.domain.job
 from trainq.base import clock
 from trainq.base.errors import TrainqError
+from trainq.domain.edit import COLUMNS
 from trainq.domain.held import After, is_met
 from trainq.domain.job import Budget, Claim, Outcome, Progress, decide
 from trainq.domain.states import ACTIVE, ENDED, MOVES
-from trainq.store import checkpoints, dependants, freezes, holds, jobs, lost, pruning, queues, rules
+from trainq.store import checkpoints, dependants, edits, freezes, holds, jobs, lost, pruning, queues, reads, rules
 from trainq.store.checkpoints import NewCheckpoint
 from trainq.store.jobs import LostClaim
 from trainq.store.statements import NAMED, numbered
@@ -216,6 +217,20 @@ class StoreMachine(RuleBasedStateMachine):
         if what == "reopen":
             self.wait_again(job)
         job.on_hold, job.state = what == "hold", "held"
+        job.look_again()
+
+    @precondition(lambda self: any(job.state in ("held", "pending") for job in self.jobs.values()))
+    @rule(pick=anything, queue=st.sampled_from(QUEUES), priority=st.integers(-1, 1))
+    def edit(self, pick, queue, priority):
+        """What waits moves to another queue and priority, and is still held by what holds it."""
+        among = [number for number, job in self.jobs.items() if job.state in ("held", "pending")]
+        number = among[pick % len(among)]
+        with self.session.writing() as tx:
+            (row,) = reads.jobs(tx, [number])
+            columns = {column: row[column] for column in COLUMNS.values()} | {"queue": queue, "priority": priority}
+            edits.edit(tx, row, columns, reads.specs(tx, [number])[number], "", "ann", "moved")
+        job = self.jobs[number]
+        job.queue, job.priority = queue, priority
         job.look_again()
 
     def wait_again(self, job):

@@ -54,6 +54,8 @@ POINTS = {
     "cancel": (*_turns(2), "cancel.committed", "secrets.dropped"),
     "cancel running": (*_turns(2), "cancel.committed"),
     "hold": (*_turns(2), "hold.committed"),
+    "edit": (*_turns(2), "edit.committed"),
+    "group edit": ("edit.proved", *STORE, "edit.committed"),
     "after": (*_turns(4), "finish.committed"),
     "reopen": (*STORE, "retry.committed"),
     "retry": ("retry.secrets_kept", *STORE, "retry.committed"),
@@ -260,6 +262,31 @@ def hold(tq: CrashTq, point: str) -> None:
     assert harness.ends(tq)[number] == ["done"]
 
 
+def edit(tq: CrashTq, point: str) -> None:
+    """E08: it was done or it was not, as a whole; again it is done, and there is one row of it."""
+    number = tq.submit("--", "true")
+    words = ("edit", number, "--set", "name=new", "--set", "priority=3", "--set", "begin=2000-01-01")
+    die(tq, point, *words)
+    assert tq.job(number)["priority"] == (3 if tq.job(number)["name"] == "new" else 0)
+    harness.check(tq, work=False)
+    tq.ok(*words)
+    assert [row["reason"] for row in tq.history(number)] == [None, "edited"]
+    harness.check(tq)
+    assert harness.ends(tq)[number] == ["done"]
+
+
+def group_edit(tq: CrashTq, point: str) -> None:
+    """E08, E18: between file and row the job is still its owner's, as it was and as it will be."""
+    make_group_queue(tq)
+    number = tq.submit("--", "true")
+    words = ("edit", number, "--set", "name=new")
+    die(tq, point, *words)
+    if point == "edit.committed":
+        tq.ok(*words)
+    harness.check(tq)
+    assert harness.ends(tq) == {number: ["done"]}
+
+
 def after(tq: CrashTq, point: str) -> None:
     """E06: a worker dies around an end that others wait for: who comes next tells them, and no end is told twice."""
     first = tq.submit("--", "true")
@@ -327,6 +354,6 @@ def prune_one(tq: CrashTq, point: str) -> None:
 FLOWS: dict[str, Callable[[CrashTq, str], None]] = {
     each.__name__: each
     for each in (
-        init, convert, submit, group_submit, group_prune, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, hold, after, reopen, retry, prune, orphan, prune_one
+        init, convert, submit, group_submit, group_prune, work, lost, zombie, checkpoint, sweep, cancel, cancel_running, hold, edit, group_edit, after, reopen, retry, prune, orphan, prune_one
     )
 }  # fmt: skip

@@ -734,3 +734,46 @@ def test_a_directory_that_a_group_can_write_is_no_queue_of_one_user(two, place, 
     assert mode(root) == "2770"
     os.chmod(root, 0o770)
     assert ann("status", root=str(root)).code == 6
+
+
+def test_only_the_owner_edits_what_is_executed(members):
+    """E08, E18: who may cancel it may give it another place in the queue; what runs, only its owner says."""
+    ann, bob = members
+    job = bob.submit("--shell", "echo ran > ran")
+    for member, set_, code in (
+        (bob, "time=1h", 0), (bob, "queue=default", 0), (bob, "time=2h", 0), (ann, "priority=3", 0), (ann, "time=3h", 4), (ann, "on_end=true", 4),
+    ):  # fmt: skip
+        done = member("edit", job, "--set", set_)
+        assert done.code == code, (set_, done)
+        assert done.code == 0 or "only its owner may edit" in done.err
+    other = ann.submit("--", "true")
+    assert bob("edit", other, "--set", "priority=3").code == 4
+    assert ann.ok("doctor", "--json").json
+    bob.ok("worker", "--until", "idle")
+    card = bob.job(job)
+    assert (card["state"], card["priority"], card["request"]["time_s"]) == ("done", 3, 7200.0)
+    assert (bob.dir / "ran").exists()
+
+
+def test_an_edit_proves_nothing_that_others_wrote(two):
+    """E18: rows that a member has changed do not become their owner's by an edit of his."""
+    _, bob = two
+    ann = two[0]
+    job = bob.submit("--shell", "true")
+    ann.write("UPDATE spec SET doc = json_set(doc, '$.shell', 'touch forged') WHERE job_id = ?", job)
+    done = bob("edit", job, "--set", "time=1h")
+    assert (done.code, "its rows were changed" in done.err) == (4, True), done
+    bob.ok("edit", job, "--set", "priority=1")  # what is executed is not touched by that
+    bob.work()
+    refused(bob, job)
+
+
+def test_a_row_that_was_changed_after_an_edit_is_refused(two):
+    """E18: an edited job is proved like any other, and another task of its call by its own line."""
+    ann, bob = two
+    number = bob.submit("--array", "0-2", "--shell", "true")
+    bob.ok("edit", f"{number}[1]", "--set", "time=1h")
+    ann.write("UPDATE job SET time_s = 5 WHERE id = ?", number + 2)
+    bob.work()
+    refused(bob, number + 2)
+    assert [bob.state(number + n) for n in (1, 3)] == ["done", "done"]

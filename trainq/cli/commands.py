@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "wait": "wait until jobs have ended or run",
     "cancel": "cancel jobs",
     "retry": "run ended jobs again, under the same id",
+    "edit": "change what was asked for jobs that wait",
     "hold": "keep jobs from starting",
     "release": "let held jobs start",
     "pause": "start nothing from a queue, or freeze running jobs",

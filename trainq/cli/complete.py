@@ -126,6 +126,8 @@ def _values(param: Any, root: str | None, typed: str) -> list[Word]:
     """What a parameter can take."""
     from trainq.ops.complete import words
 
+    if param.name == "sets":
+        return _sets(root, typed)
     metavar = (param.metavar or "").strip("[].")
     if any(word in metavar for word in FILES) or metavar.startswith("COMMAND"):
         raise _Files
@@ -133,6 +135,19 @@ def _values(param: Any, root: str | None, typed: str) -> list[Word]:
         return [(word, "") for word in metavar.split("|") if word.startswith(typed)]
     kind = BY_NAME.get(param.name) or BY_METAVAR.get(metavar.strip(" ]["))
     return [] if kind is None else words(kind, root, typed)
+
+
+def _sets(root: str | None, typed: str) -> list[Word]:
+    """What `edit --set` can set, then the values of that."""
+    from trainq.domain.edit import EDITABLE
+    from trainq.domain.request import BY_NAME as FIELDS
+    from trainq.ops.complete import words
+
+    name, equals, value = typed.partition("=")
+    if not equals:
+        return [(f"{name}=", FIELDS[name].help) for name in EDITABLE if name.startswith(typed)]
+    kind = BY_NAME.get(name)
+    return [] if kind is None else [(f"{name}={word}", said) for word, said in words(kind, root, value)]
 
 
 def _line(shell: str, word: str, said: str, cut: int) -> str:

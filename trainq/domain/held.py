@@ -10,6 +10,7 @@ import re
 from typing import Any, Final, Literal, NamedTuple
 
 from trainq.base.errors import BadValue
+from trainq.base.units import rfc3339
 from trainq.base.words import quoted
 
 Mode = Literal["ok", "any", "fail"]
@@ -79,3 +80,10 @@ def holds(on_hold: object, waits_for: int, due_at: float | None, begin_at: float
     if due_at is None or due_at <= now:
         return None
     return "begin_time" if due_at == begin_at else "backoff"
+
+
+def check_times(begin_at: float | None, deadline_at: float | None, now: float, said: str = "") -> None:
+    """It must be able to start before its deadline. Raises BadValue."""
+    if deadline_at is not None and deadline_at <= max(now, begin_at or 0.0):
+        late = "has passed" if deadline_at <= now else "is not after --begin"
+        raise BadValue(f"--deadline {said or rfc3339(deadline_at)} {late}: it could never start")

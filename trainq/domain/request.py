@@ -39,6 +39,7 @@ class Field(NamedTuple):
     many: bool = False
     flag: bool = False
     spec: str | None = None  # its name in the document stored with the job
+    editable: bool = False  # of a job that waits: it says when, where and how long it runs, not what
 
 
 def _named(value: Any) -> str:
@@ -259,8 +260,8 @@ def _yes_word(_text: str) -> bool:
 
 
 FIELDS: Final[tuple[Field, ...]] = (
-    Field("name", ("--name", "-n"), _label, _label, "a name for lists and logs; default: the program's or type's"),
-    Field("tag", ("--tag",), _tag, _tag, "a word to filter by; may be repeated", many=True),
+    Field("name", ("--name", "-n"), _label, _label, "a name for lists and logs; default: the program's or type's", editable=True),
+    Field("tag", ("--tag",), _tag, _tag, "a word to filter by; may be repeated", many=True, editable=True),
     Field("key", ("--key",), _filled, _filled, "makes the submit repeatable: one waiting or running job per key"),
     Field(
         "on_duplicate", ("--on-duplicate",), _choice(ON_DUPLICATE), _choice(ON_DUPLICATE),
@@ -268,27 +269,27 @@ FIELDS: Final[tuple[Field, ...]] = (
         "|".join(ON_DUPLICATE), spec="on_duplicate",
     ),
     Field("after", ("--after",), read_after, check_after, "not before these have ended: ok:12 (done), any:13, fail:14, ok:key:K", "ok:ID,…", many=True),
-    Field("begin", ("--begin",), _moment, _moment, "not before this time: 18:00, +2h, '2026-11-30 18:00'", "TIME"),
-    Field("deadline", ("--deadline",), _moment, _moment, "canceled if it has not started by this time", "TIME"),
+    Field("begin", ("--begin",), _moment, _moment, "not before this time: 18:00, +2h, '2026-11-30 18:00'", "TIME", editable=True),
+    Field("deadline", ("--deadline",), _moment, _moment, "canceled if it has not started by this time", "TIME", editable=True),
     Field("hold", ("--hold",), _yes_word, _yes, "not before it is released: trainq release", flag=True),
-    Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N"),
-    Field("queue", ("--queue",), _filled, _filled, "the queue it waits in"),
-    Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T"),
-    Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T", spec="warn_s"),
-    Field("gpus", ("--gpus",), _read_whole(0, GPUS_MOST), _whole(0, GPUS_MOST), "GPUs it needs, all of one model; 0", "N"),
-    Field("gpu_type", ("--gpu-type",), check_type, check_type, "of this type, such as a100 or a100-80gb; cpu: none", "T"),
-    Field("vram", ("--vram",), size, _size, "memory each of its GPUs must have, such as 18G", "SIZE", spec="vram"),
-    Field("cpus", ("--cpus",), _read_whole(1, 10**6), _whole(1, 10**6), "processors to count on for it", "N", spec="cpus"),
-    Field("mem", ("--mem",), size, _size, "memory to count on for it, such as 32G", "SIZE", spec="mem"),
-    Field("on", ("--on",), _hosts, _hosts, "only on these hosts", "HOST,…", spec="on"),
-    Field("not_on", ("--not-on",), _hosts, _hosts, "not on these", "HOST,…", spec="not_on"),
-    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X", spec="retry_grow"),
-    Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE", spec="on_end"),
-    Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T"),
-    Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N"),
-    Field("retry_on", ("--retry-on",), _causes, _causes, "which ends to retry; exit,signal,oom", "REASON,…"),
-    Field("backoff", ("--backoff",), _duration, _duration, "wait before the first retry, then doubled up to 10m; 10s", "T", spec="backoff_s"),
-    Field("max_attempts", ("--max-attempts",), _read_whole(1, 10**6), _whole(1, 10**6), "how many lost workers it may cost", "N"),
+    Field("priority", ("--priority",), _read_whole(-10**9, 10**9), _whole(-10**9, 10**9), "higher runs sooner; 0", "N", editable=True),
+    Field("queue", ("--queue",), _filled, _filled, "the queue it waits in", editable=True),
+    Field("time", ("--time",), _positive, _positive, "time limit of an attempt, such as 2h", "T", editable=True),
+    Field("warn", ("--warn",), _positive, _positive, "TERM so long before the limit, KILL at it; below --time", "T", spec="warn_s", editable=True),
+    Field("gpus", ("--gpus",), _read_whole(0, GPUS_MOST), _whole(0, GPUS_MOST), "GPUs it needs, all of one model; 0", "N", editable=True),
+    Field("gpu_type", ("--gpu-type",), check_type, check_type, "of this type, such as a100 or a100-80gb; cpu: none", "T", editable=True),
+    Field("vram", ("--vram",), size, _size, "memory each of its GPUs must have, such as 18G", "SIZE", spec="vram", editable=True),
+    Field("cpus", ("--cpus",), _read_whole(1, 10**6), _whole(1, 10**6), "processors to count on for it", "N", spec="cpus", editable=True),
+    Field("mem", ("--mem",), size, _size, "memory to count on for it, such as 32G", "SIZE", spec="mem", editable=True),
+    Field("on", ("--on",), _hosts, _hosts, "only on these hosts", "HOST,…", spec="on", editable=True),
+    Field("not_on", ("--not-on",), _hosts, _hosts, "not on these", "HOST,…", spec="not_on", editable=True),
+    Field("retry_grow", ("--retry-grow",), _read_factor, _factor, "after oom, ask for so many times --mem and --vram", "X", spec="retry_grow", editable=True),
+    Field("on_end", ("--on-end",), _shell_line, _shell_line, "a shell line to run on the worker's host once it has ended", "LINE", spec="on_end", editable=True),
+    Field("grace", ("--grace",), _duration, _duration, "between TERM and KILL", "T", editable=True),
+    Field("retries", ("--retries",), _read_whole(0, 10**6), _whole(0, 10**6), "how often to try again by itself; 0", "N", editable=True),
+    Field("retry_on", ("--retry-on",), _causes, _causes, "which ends to retry; exit,signal,oom", "REASON,…", editable=True),
+    Field("backoff", ("--backoff",), _duration, _duration, "wait before the first retry, then doubled up to 10m; 10s", "T", spec="backoff_s", editable=True),
+    Field("max_attempts", ("--max-attempts",), _read_whole(1, 10**6), _whole(1, 10**6), "how many lost workers it may cost", "N", editable=True),
     Field("cwd", ("--cwd",), _path, _path, "where it runs; default: here", "DIR"),
     Field("env", ("--env",), _read_assignment, _assignments, "set a variable; may be repeated", "K=V", many=True),
     Field("env_keep", ("--env-keep",), _variable_name, _variable_name, "keep a secret-looking variable, outside the store", "NAME", many=True),
@@ -341,6 +342,16 @@ def from_line(doc: Any, where: str = "") -> Request:
         else:
             extras[name] = _extra(name, value)
     return Request(values, from_text=False, where=where, **extras)
+
+
+def check_warn(warn_s: float | None, time_s: float | None) -> None:
+    """TERM can come only before a limit that there is. Raises BadValue."""
+    if warn_s is None:
+        return
+    if time_s is None:
+        raise BadValue("--warn needs a time limit", hint="--time 2h --warn 60s")
+    if warn_s >= time_s:
+        raise BadValue(f"--warn {warn_s:g}s is not below the time limit of {time_s:g}s")
 
 
 def argv_of(value: Any) -> tuple[str, ...]:

@@ -69,6 +69,14 @@ def require_type(gpu_type: str | None, gpus: int, limits: Mapping[str, int]) -> 
             raise GpuLimit(f"{said}: [limits] gpus", hint="ask for fewer, or for another --gpu-type")
 
 
+def require_gpus(gpus: int, gpu_type: str | None, limits: Mapping[str, int], per_user: Mapping[str, int]) -> None:
+    """So many of this type may be had at all, by `[limits]` `gpus` and `per_user`. Raises UnknownGpuType, GpuLimit."""
+    require_type(gpu_type, gpus, limits)
+    most = per_user.get("gpus", gpus)
+    if gpus > most:
+        raise GpuLimit(f"{gpus} GPUs are asked for, and a user may use {most} at once", hint="[limits] per_user")
+
+
 def shape_of(spec: Mapping[str, Any]) -> Shape:
     """The shape of a job by its document. TypeError or ValueError where that was changed by other hands."""
     if not spec.keys() & _NAMES:

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base import clock
 from trainq.base.crash import point
-from trainq.base.errors import BadData, BadValue, GpuLimit, TrainqError, UnknownQueue, Usage
+from trainq.base.errors import BadData, BadValue, TrainqError, UnknownQueue, Usage
 from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.base.units import moment
 from trainq.domain import environment, fingerprint, params
+from trainq.domain.held import check_times
 from trainq.domain.job import RETRY_ON, DataSet, NewJob
 from trainq.domain.keys import expand_key, model_key
-from trainq.domain.request import IN_SPEC, readable
-from trainq.domain.shape import asked_gpus, encoded, require_type, shape_of
+from trainq.domain.request import IN_SPEC, check_warn, readable
+from trainq.domain.shape import asked_gpus, encoded, require_gpus, shape_of
 from trainq.domain.types import find_type
 from trainq.ops.code import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from trainq.base.git import Asked
     from trainq.domain.held import Wish
@@ -107,7 +108,7 @@ def _check(request: Request, shared: Shared) -> Draft:
     begin_at, deadline_at = _times(values) if "begin" in values or "deadline" in values else (None, None)
     job = NewJob(
         queue=_queue(values, kind, shared),
-        name=values.get("name") or readable(_name(request, kind)),
+        name=values.get("name") or readable(default_name(request.type, request.argv, request.shell)),
         spec=encode(spec),
         type=None if kind is None else kind.name,
         priority=values.get("priority", 0),
@@ -136,9 +137,7 @@ def _times(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
     now = clock.now()
     begin_at = moment(values["begin"], now) if "begin" in values else None
     deadline_at = moment(values["deadline"], now) if "deadline" in values else None
-    if deadline_at is not None and deadline_at <= max(now, begin_at or 0.0):
-        late = "has passed" if deadline_at <= now else "is not after --begin"
-        raise BadValue(f"--deadline {values['deadline']} {late}: it could never start")
+    check_times(begin_at, deadline_at, now, values.get("deadline", ""))
     return begin_at, deadline_at
 
 
@@ -157,18 +156,22 @@ def _type_of(request: Request, shared: Shared) -> TypeSpec | None:
 
 def _queue(values: Mapping[str, Any], kind: TypeSpec | None, shared: Shared) -> str:
     name: str = values.get("queue") or (kind.queue if kind is not None else None) or DEFAULT_QUEUE
-    if name not in shared.queues:
-        known = ", ".join(sorted(shared.queues))
-        raise UnknownQueue(
-            f"no such queue: {name!r}; known queues: {known}", hint="name it in trainq.toml: [queues] names"
-        )
+    require_queue(name, shared.queues)
     return name
 
 
-def _name(request: Request, kind: TypeSpec | None) -> str:
+def require_queue(name: str, known: Collection[str]) -> None:
+    """A queue is one of the settings, or the default. Raises UnknownQueue."""
+    if name not in known:
+        said = f"no such queue: {name!r}; known queues: {', '.join(sorted(known))}"
+        raise UnknownQueue(said, hint="name it in trainq.toml: [queues] names")
+
+
+def default_name(kind: str | None, argv: Sequence[str] | None, shell: str | None) -> str:
+    """What a job is called that was given no name: its type, or its program."""
     if kind is not None:
-        return kind.name
-    words = request.argv or tuple((request.shell or "").split())
+        return kind
+    words = argv or tuple((shell or "").split())
     name = os.path.basename(words[0])
     if name.startswith(("python", "bash", "sh")) and len(words) > 1 and not words[1].startswith("-"):
         name = os.path.basename(words[1])
@@ -266,7 +269,7 @@ def _spec(
     if "data" in values:
         spec["files"] = {name: _file_name(path) for name, path in values["data"].items()}
     if "warn" in values:
-        _check_warn(values, kind)
+        check_warn(values["warn"], values.get("time", None if kind is None else kind.time_s))
     if values.get("retries") or (kind is not None and kind.retries) or "retry_on" in values:
         spec["retry_on"] = values.get("retry_on", RETRY_ON)
     return spec
@@ -282,11 +285,8 @@ def _needs(values: Mapping[str, Any], kind: TypeSpec | None, shared: Shared) -> 
         of_type |= {"gpus": None, "gpu_type": None, "vram": None}
     asked = {name: values.get(name, default) for name, default in of_type.items()} if of_type else values
     gpus, gpu_type = asked_gpus(asked.get("gpus"), asked.get("gpu_type"), asked.get("vram"))
-    if gpus:
-        require_type(gpu_type, gpus, shared.queue.settings.limits.gpus)
-        most = shared.queue.settings.limits.per_user.get("gpus", gpus)
-        if gpus > most:
-            raise GpuLimit(f"{gpus} GPUs are asked for, and a user may use {most} at once", hint="[limits] per_user")
+    limits = shared.queue.settings.limits
+    require_gpus(gpus, gpu_type, limits.gpus, limits.per_user)
     found = {"gpus": gpus, "gpu_type": gpu_type, **{name: asked.get(name) for name in ("vram", "cpus", "mem")}}
     return {name: value for name, value in found.items() if value}
 
@@ -300,15 +300,6 @@ def _add_type(spec: dict[str, Any], kind: TypeSpec) -> None:
     for name, value in (("stall_after_s", kind.stall_after_s), ("keep", kind.keep)):
         if value is not None:
             spec[name] = value
-
-
-def _check_warn(values: Mapping[str, Any], kind: TypeSpec | None) -> None:
-    """TERM can come only before a limit that there is. Raises BadValue."""
-    limit = values.get("time", None if kind is None else kind.time_s)
-    if limit is None:
-        raise BadValue("--warn needs a time limit", hint="--time 2h --warn 60s")
-    if values["warn"] >= limit:
-        raise BadValue(f"--warn {values['warn']:g}s is not below the time limit of {limit:g}s")
 
 
 def _file_name(path: str) -> str:

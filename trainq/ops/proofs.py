@@ -6,7 +6,7 @@ believes the file. Files of calls whose jobs are all gone are deleted like kept 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.artifacts import proofs
 from trainq.base import files, hosts
@@ -16,10 +16,11 @@ from trainq.domain import proof
 from trainq.store import claims, jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from trainq.artifacts.paths import Paths
     from trainq.domain.job import Claimed
+    from trainq.ops.queue import Queue
     from trainq.store.session import Session, Transaction
 
 
@@ -44,8 +45,54 @@ def require(paths: Paths, claimed: Claimed, users: Collection[int] | None = None
         digest = proof.of_claimed(claimed)
     except (TypeError, ValueError, RecursionError):  # of another type than trainq writes
         digest = ""
-    if found.digest != digest:
+    if digest not in found.digests:
         raise Denied(f"{said}, but it is not what {hosts.known_as(found.user_id)} has submitted: its rows were changed")
+
+
+class Renewal(NamedTuple):
+    """What a spec file has to tell of a job that is edited: its uid, the digest that it has and the one that it will have."""
+
+    uid: str
+    old: str
+    new: str
+
+
+def renewal(
+    tx: Transaction, queue: Queue, job_id: int, columns: Mapping[str, Any], spec: Mapping[str, Any]
+) -> Renewal | None:
+    """What must be renewed before a job has these columns and this document; None: nothing of it is proved by the file.
+
+    Raises Denied for who is not its owner, and where the rows are not what the owner has submitted.
+    """
+    try:
+        claimed = claims.as_claimed(tx, job_id)
+    except claims.Unreadable as error:
+        raise Denied(str(error)) from None
+    if claimed is None:
+        return None
+    try:
+        old, new = (
+            proof.of_claimed(one) for one in (claimed, claimed._replace(row={**claimed.row, **columns}, spec=spec))
+        )
+    except (TypeError, ValueError, RecursionError):  # of another type than trainq writes
+        raise Denied(f"job {job_id} is not what was submitted: its rows were changed") from None
+    if old == new:
+        return None
+    if queue.actor.user_id != claimed.row["user_id"]:
+        whose = f"job {job_id} belongs to {claimed.row['user']}"
+        raise Denied(f"{whose}, and only its owner may edit what its spec file proves")
+    require(queue.paths, claimed)
+    return Renewal(claimed.uid, old, new)
+
+
+def renew(paths: Paths, renewals: Iterable[Renewal]) -> None:
+    """Let the spec files tell of what these jobs will be, and still of what they are: the rows may not change after all."""
+    by_call: dict[str, dict[int, tuple[str, str]]] = {}
+    for one in renewals:
+        call, _, place = one.uid.rpartition(".")
+        by_call.setdefault(call, {})[int(place)] = (one.old, one.new)
+    for call, digests in by_call.items():
+        proofs.renew(paths, call, digests)
 
 
 def unproved(tx: Transaction, paths: Paths) -> Iterator[str]:
