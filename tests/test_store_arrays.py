@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import store_builders as build
 
+from trainq.domain.held import After
 from trainq.domain.job import NewArray, Outcome
 from trainq.domain.selectors import Filter
 from trainq.domain.shape import Shape, encoded
 from trainq.ops.select import EVERYTHING, select
-from trainq.store import arrays, holds, jobs, lanes, pruning, reads, rules
+from trainq.store import arrays, dependants, holds, jobs, lanes, pruning, reads, rules
 
 BAD = Outcome("exit", 1, None, "no")
 
@@ -272,3 +273,104 @@ READS = [
     arrays.active,
     arrays.numbers,
 ]
+
+
+# what comes after an array ------------------------------------------------------------------------------------------
+
+
+MET = {"ok": "done", "any": "done errored canceled", "fail": "errored canceled"}
+
+
+def end_all(session, how, tasks):
+    """End the tasks of an array one after the other: all well, or the second of them otherwise."""
+    for number in tasks:
+        if number == tasks[1] and how == "canceled":
+            with session.writing() as tx:
+                jobs.request_cancel(tx, number, "ann", grace_s=None, message=None)
+        else:
+            bad = number == tasks[1] and how == "errored"
+            assert end_one(session, BAD if bad else build.OK) == number
+        with session.writing() as tx:
+            jobs.promote(tx)
+        if number != tasks[-1]:
+            yield
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after", "pruned"])
+@pytest.mark.parametrize("how", ["done", "errored", "canceled"])
+@pytest.mark.parametrize("mode", list(MET))
+def test_what_comes_after_an_array_waits_for_all_of_its_tasks(session, mode, how, when):
+    """E06: whenever it was put in; it starts, or is skipped with words that name the array, with the end of the last task."""
+    array, *tasks = put_whole(session, 3)
+    after = build.new_job(after=(After(array, mode),))
+    number = build.put(session, after)[0] if when == "before" else None
+    for _ in end_all(session, how, tasks):
+        if when == "between" and number is None:
+            [number] = build.put(session, after)
+        if number is not None:
+            assert (build.job_row(session, number)["state"], build.job_row(session, number)["waits_for"]) == ("held", 1)
+            with session.reading() as tx:
+                assert dependants.of_jobs(tx, [number])[number][0]["state"] == "pending"
+    if when == "pruned":
+        with session.writing() as tx:
+            assert pruning.retire(tx, tasks) == tasks
+    if number is None:
+        [number] = build.put(session, after)
+    row = build.job_row(session, number)
+    if how in MET[mode]:
+        assert (row["state"], row["error"]) == ("pending", None)
+    else:
+        bad = 0 if how == "done" else 1
+        assert row["state"] == "skipped"
+        assert row["error"] == f"array {array} ended {how} ({bad} of 3 tasks are not done)"
+
+
+def put_whole(session, count, **more):
+    tasks = put(session, count, **more)
+    return [tasks[0] - 1, *tasks]
+
+
+def test_an_array_after_an_array_is_an_edge_a_task(session):
+    """E06: not one for each pair; all are told in bounded steps."""
+    array, *_ = put_whole(session, 2)
+    tasks = put(session, 1200, after=(After(array, "ok"),))
+    with session.reading() as tx:
+        assert tx.value("SELECT count(*) FROM dep") == len(tasks)
+    for _ in range(2):
+        end_one(session)
+    told = 0
+    while told < len(tasks):
+        with session.writing() as tx:
+            jobs.promote(tx)
+            now = tx.value("SELECT count(*) FROM job WHERE state = 'pending'")
+        assert 0 < now - told <= dependants.MOST
+        told = now
+
+
+def test_a_task_that_is_retried_opens_the_array_again(session):
+    """E06: what is put in then waits for it; what was met stays met."""
+    array, *tasks = put_whole(session, 2)
+    for outcome in (BAD, build.OK):
+        end_one(session, outcome)
+    [met] = build.put(session, build.new_job(after=(After(array, "any"),)))
+    with session.writing() as tx:
+        jobs.retry(tx, tasks[0], "ann")
+    [late] = build.put(session, build.new_job(after=(After(array, "ok"),)))
+    assert [build.job_row(session, one)["state"] for one in (met, late)] == ["pending", "held"]
+    assert end_one(session) == tasks[0]
+    with session.writing() as tx:
+        jobs.promote(tx)
+    assert build.job_row(session, late)["state"] == "pending"
+
+
+def test_an_array_whose_history_goes_is_not_known_any_more(session):
+    """CLI: `--after` answers while history is kept, and never guesses from the half of it."""
+    array, *tasks = put_whole(session, 2)
+    for outcome in (BAD, build.OK):
+        end_one(session, outcome)
+    with session.writing() as tx:
+        assert pruning.retire(tx, tasks) == tasks
+        assert dependants.state_of(tx, array) == "errored"
+        for table, column in (("event", "job_id"), ("past", "id")):
+            tx.rows(f"DELETE FROM {table} WHERE {column} = ?", (tasks[0],))
+        assert dependants.state_of(tx, array) is None

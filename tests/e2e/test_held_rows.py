@@ -343,3 +343,38 @@ def test_hold_by_a_filter(tq):
     assert tq.ok("hold", "--tag", "a").out == "1 held\n3 held\n"
     assert [job["state"] for job in tq.jobs()] == ["held", "pending", "held"]
     assert tq.ok("release", "--state", "held").out == "1 released\n3 released\n"
+
+
+def test_after_an_array(tq):
+    """E05, E06: `--after ok:ID` waits for all tasks; a task, and the last submit, are named in the same way; what was skipped
+    is opened again with what it waits for."""
+    tq.script(
+        "task.py", 'import os, sys\nsys.exit(os.environ["TRAINQ_ARRAY_INDEX"] == "1" and not os.path.exists("good"))\n'
+    )
+    array = tq.submit("--array", "0-2%1", "--", "python", "task.py")
+    last = tq.submit("--after", "ok:last", "--", "true")
+    task = tq.submit("--after", f"{array}[0]", "--", "true")
+    bad = tq.submit("--after", f"fail:{array}", "--", "true")
+    collect = tq.submit("--array", "0-1", "--after", f"any:{array}", "--", "true")
+    card = tq.job(last)
+    assert (card["after"], card["waiting_for"]) == ([{"job": array, "on": "ok"}], f"job {array} (pending) to be done")
+    assert tq.ok("explain", last, "--json").json["items"][0]["help"] == f"trainq explain {array}"
+    tq.work()
+    assert [tq.state(one) for one in (last, task, bad)] == ["skipped", "done", "done"]
+    assert tq.ok("status", collect, "--json").json["state"] == "done"
+    assert tq.job(last)["result"]["error"] == f"array {array} ended errored (1 of 3 tasks are not done)"
+    (tq.dir / "good").touch()
+    done = tq.ok("retry", array, "--state", "errored", "--with-dependants", "--json").json["items"]
+    assert [(item["id"], item["result"]) for item in done] == [(array + 2, "retried"), (last, "retried")]
+    tq.work()
+    assert tq.state(last) == "done"
+
+
+def test_a_canceled_array_skips_what_comes_after_it(tq):
+    """E05, E06."""
+    array = tq.submit("--array", "0-2", "--", "true")
+    last = tq.submit("--after", array, "--", "true")
+    tq.ok("cancel", array)
+    assert tq.state(last) == "skipped"
+    for word in (f"{array}[7]", f"{array}[0][1]", f"{array}[0-1]", f"{last}[0]"):
+        assert tq("submit", "--after", word, "--", "true").code in (2, 3), word

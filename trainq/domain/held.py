@@ -18,7 +18,7 @@ MODES: Final[tuple[Mode, ...]] = ("ok", "any", "fail")
 
 
 class Wish(NamedTuple):
-    """A dependency as typed: which end of which job. `what` is `12`, `last`, `last~2` or `key:K`."""
+    """A dependency as typed: which end of which job. `what` is `12` (an array, too), `12[3]`, `last`, `last~2` or `key:K`."""
 
     mode: Mode
     what: str
@@ -57,7 +57,7 @@ def _wish(word: str) -> Wish:
     head, _, rest = word.partition(":")
     mode = next((mode for mode in MODES if mode == head), None)
     what = word if mode is None else rest
-    if not re.fullmatch(r"[0-9]+|last(~[0-9]+)?|key:.+", what, re.DOTALL):
+    if not re.fullmatch(r"[0-9]+(\[[0-9]+\])?|last(~[0-9]+)?|key:.+", what, re.DOTALL):
         raise BadValue(f"not a dependency: {quoted(word)}; write it like ok:12, any:13, fail:14 or ok:key:K")
     return Wish(mode or "ok", what)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainq.base.errors import BadValue, NotFound
 from trainq.base.words import is_text, quoted
 from trainq.domain.held import After
-from trainq.store import dependants, reads
+from trainq.store import arrays, dependants, reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,21 +80,30 @@ def _after(tx: Transaction, user_id: int, item: Draft, here: Mapping[str, Place]
 
 
 def _find(tx: Transaction, user_id: int, wish: Wish) -> int:
-    """The one job that is meant; of those with a key the newest."""
+    """The one job or array that is meant; of those with a key the newest."""
     if wish.key is not None:
         ids = reads.ids_with(tx, "key", wish.key, past_too=True)[-1:] if is_text(wish.key) else []
     elif wish.what.startswith("last"):
-        call = reads.submission(tx, user_id, int((wish.what[5:] or "0")[:18]))
-        ids = list(call or ())
-        if len(ids) > 1:
-            raise BadValue(f"{wish.what} is a submit of {len(ids)} jobs", hint=f"name one: {wish.mode}:{ids[-1]}")
+        ids = _of_call(tx, user_id, wish)
     else:
-        ids = [int(wish.what[:30])]
-    if not ids or ids[0] > _LARGEST or dependants.state_of(tx, ids[0]) is None:
+        number, _, index = wish.what.rstrip("]").partition("[")
+        ids = [min(int(number[:30]), _LARGEST)]
+        if index:
+            ids = arrays.tasks(tx, ids[0], [(min(int(index[:30]), _LARGEST),) * 2], past_too=True)
+    if not ids or dependants.state_of(tx, ids[0]) is None:
         raise NotFound(
             f"no such job: {wish.what if wish.key is None else quoted(wish.what)}", hint="trainq status --all"
         )
     return ids[0]
+
+
+def _of_call(tx: Transaction, user_id: int, wish: Wish) -> list[int]:
+    """The job of a submit call, or its array. Raises BadValue for one of several jobs."""
+    ids = [*(reads.submission(tx, user_id, int((wish.what[5:] or "0")[:18])) or ())]
+    array = arrays.between(tx, ids[0] - 1, ids[0] - 1) if ids else []
+    if len(ids) > 1 and not array:
+        raise BadValue(f"{wish.what} is a submit of {len(ids)} jobs", hint=f"name one: {wish.mode}:{ids[-1]}")
+    return array or ids
 
 
 def _at(where: str) -> str:

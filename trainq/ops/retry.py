@@ -64,7 +64,7 @@ def retry(
                 one = _retry(tx, row, specs.get(row["id"], {}), how, one=found.one)
                 done.append(one)
                 if dependants and one.result in ("retried", "already"):
-                    done += _reopen(tx, row["id"], how, rows)
+                    done += _reopen(tx, row, how, rows)
             if not dry_run:
                 waits.tell(tx)
             return [*{one.id: one for one in done}.values()], rows
@@ -94,11 +94,11 @@ class _How(NamedTuple):
     dry_run: bool
 
 
-def _reopen(tx: Transaction, number: int, how: _How, rows: dict[int, Row]) -> list[Change]:
-    """What was skipped because of this job, and because of that; `rows` gets what they were. One that comes after
-    another job that has failed stays skipped until all it waits for is reopened."""
+def _reopen(tx: Transaction, job: Row, how: _How, rows: dict[int, Row]) -> list[Change]:
+    """What was skipped because of this job, or of the array whose task it is, and because of that; `rows` gets what they
+    were. One that comes after another job that has failed stays skipped until all it waits for is reopened."""
     done: dict[int, Change] = {}
-    todo = [number]
+    todo = _waited_for(job)
     for on_id in todo:
         found = [each for each in waits.skipped_by(tx, on_id) if each not in todo]
         specs = {each: document(doc) for each, doc in reads.specs(tx, found).items()}
@@ -106,8 +106,13 @@ def _reopen(tx: Transaction, number: int, how: _How, rows: dict[int, Row]) -> li
             rows.setdefault(row["id"], row)
             done[row["id"]] = _retry(tx, row, specs.get(row["id"], {}), how, one=False, reopened=todo)
             if done[row["id"]].result == "retried":
-                todo.append(row["id"])
+                todo += [each for each in _waited_for(row) if each not in todo]
     return [*done.values()]
+
+
+def _waited_for(job: Row) -> list[int]:
+    """The numbers under which others may wait for a job: its own, and that of its array."""
+    return [job["id"]] if job["array_id"] is None else [job["id"], job["array_id"]]
 
 
 def _are_retried(tx: Transaction, answer: tuple[list[Change], dict[int, Row]]) -> bool:

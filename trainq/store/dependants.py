@@ -34,12 +34,9 @@ class Edge(NamedTuple):
 
 
 def state_of(tx: Transaction, job_id: int) -> str | None:
-    """The state of a job, also once it is pruned; one that has a model was done. None: nothing is known of it."""
-    sql = (
-        "SELECT coalesce((SELECT state FROM job WHERE id = ?1), (SELECT state FROM past WHERE id = ?1),"
-        " (SELECT 'done' FROM model WHERE job_id = ?1))"
-    )
-    found: str | None = tx.value(sql, (job_id,))
+    """The state of a job, or of an array as a whole, also once it is pruned; a job that has a model was done. None: nothing
+    is known of it any more."""
+    found: str | None = tx.named("state_of", id=job_id)[0][0]
     return found
 
 
@@ -72,7 +69,8 @@ def put_in(tx: Transaction, edges: Iterable[Edge]) -> None:
 def _listen(tx: Transaction, ids: Iterable[int]) -> None:
     """From now on the end of these is told; of those that have ended, at once."""
     for number in ids:
-        tx.rows("UPDATE job SET has_dependants = 1 WHERE id = ? AND has_dependants = 0", (number,))
+        for table in ("job", "job_array"):
+            tx.rows(f"UPDATE {table} SET has_dependants = 1 WHERE id = ? AND has_dependants = 0", (number,))
         state = state_of(tx, number)
         if state is None or state in ENDED:
             tx.rows("INSERT OR IGNORE INTO to_tell VALUES(?)", (number,))
@@ -124,6 +122,10 @@ def _why(tx: Transaction, on_id: int, state: str) -> str:
     row = tx.one(sql, (on_id,))
     if row is not None and state == "skipped" and row["error"]:
         return str(row["error"])
+    if row is None and (
+        array := tx.one("SELECT errored, canceled, skipped, count FROM job_array WHERE id = ?", (on_id,))
+    ):
+        return f"array {on_id} ended {state} ({sum(array[:3])} of {array[3]} tasks are not done)"
     return f"job {on_id} ended {state}" + (f" ({row['reason']})" if row is not None and row["reason"] else "")
 
 

@@ -56,9 +56,12 @@ RULES: dict[str, str] = {
         " LEFT JOIN dep d ON d.job_id = j.id AND d.ended IS NULL GROUP BY j.id HAVING j.waits_for <> count(d.on_id)"
     ),
     "dep.told": (
-        "SELECT 'job ' || d.job_id || ' waits for job ' || d.on_id || ', which is ' || coalesce(o.state || ' and does not know', 'gone')"
-        " FROM dep d LEFT JOIN job o ON o.id = d.on_id WHERE d.ended IS NULL AND NOT EXISTS(SELECT 1 FROM to_tell t WHERE t.id = d.on_id)"
-        f" AND (o.id IS NULL OR o.state IN {_ENDED} OR NOT o.has_dependants)"
+        "SELECT 'job ' || d.job_id || ' waits for job ' || d.on_id || ', which is '"
+        " || coalesce(o.state || ' and does not know', iif(a.ended_at, 'an array that has ended', 'gone'))"
+        " FROM dep d LEFT JOIN job o ON o.id = d.on_id LEFT JOIN job_array a ON a.id = d.on_id"
+        " WHERE d.ended IS NULL AND NOT EXISTS(SELECT 1 FROM to_tell t WHERE t.id = d.on_id)"
+        f" AND CASE WHEN o.id THEN o.state IN {_ENDED} OR NOT o.has_dependants"
+        " WHEN a.id THEN a.ended_at IS NOT NULL OR NOT a.has_dependants ELSE 1 END"
     ),
     "job.costs": (
         "SELECT 'job ' || id || ' has used ' || system_used || ' of ' || max_attempts || ', ' || user_used || ' of ' || retries"

@@ -68,7 +68,8 @@ CREATE TABLE job_array(
   done INTEGER NOT NULL DEFAULT 0,
   errored INTEGER NOT NULL DEFAULT 0,
   canceled INTEGER NOT NULL DEFAULT 0,
-  skipped INTEGER NOT NULL DEFAULT 0
+  skipped INTEGER NOT NULL DEFAULT 0,
+  has_dependants INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX job_array_ended ON job_array(ended_at, id);
 
@@ -154,7 +155,7 @@ CREATE INDEX job_ended ON job(ended_at, id) WHERE state IN ('done','errored','ca
 CREATE INDEX job_key ON job(key, id) WHERE key IS NOT NULL;
 CREATE INDEX job_fingerprint ON job(fingerprint, id) WHERE fingerprint IS NOT NULL;
 
--- The jobs a job comes after, and which end of each it wants. `ended`: how it has ended; NULL as long as it is waited for,
+-- The jobs (or arrays, as a whole) a job comes after, and which end of each it wants. `ended`: how it has ended; NULL as long as it is waited for,
 -- and `waits_for` counts those. What was met stays met, whatever becomes of that job.
 CREATE TABLE dep(
   job_id INTEGER NOT NULL,
@@ -427,6 +428,10 @@ WHEN OLD.state = 'running' AND NEW.state <> 'running' BEGIN
 END;
 CREATE TRIGGER job_has_ended AFTER UPDATE OF state ON job
 WHEN NEW.has_dependants AND NEW.state IN ('done','errored','canceled','skipped') AND OLD.state <> NEW.state BEGIN
+  INSERT OR IGNORE INTO to_tell VALUES(NEW.id);
+END;
+CREATE TRIGGER job_array_has_ended AFTER UPDATE OF ended_at ON job_array
+WHEN NEW.has_dependants AND NEW.ended_at IS NOT NULL AND OLD.ended_at IS NULL BEGIN
   INSERT OR IGNORE INTO to_tell VALUES(NEW.id);
 END;
 CREATE TRIGGER job_gone AFTER DELETE ON job BEGIN

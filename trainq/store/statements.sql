@@ -64,6 +64,15 @@ UPDATE job SET state = 'held', reason = 'dependency', ended_at = NULL, changed_a
 WHERE id = :id AND state = 'skipped'
 RETURNING id
 
+-- name: state_of
+-- Of a job, or of an array: what of it is active first, as domain/array.py has it; unknown once its history goes.
+SELECT coalesce((SELECT state FROM job WHERE id = :id), (SELECT state FROM past WHERE id = :id),
+  (SELECT 'done' FROM model WHERE job_id = :id),
+  (SELECT CASE WHEN open AND EXISTS(SELECT 1 FROM job INDEXED BY job_open WHERE state = 'running' AND array_id = a.id) THEN 'running'
+    WHEN open THEN 'pending' WHEN held THEN 'held' WHEN done + errored + canceled + skipped < count THEN NULL
+    WHEN errored THEN 'errored' WHEN canceled THEN 'canceled' WHEN skipped THEN 'skipped' ELSE 'done' END
+  FROM job_array a WHERE a.id = :id))
+
 -- name: heads
 -- The next job of each of these lanes: one step down the partial index for each, however deep the queue. What is reckoned
 -- with has the type of it, whatever another member of a group has written.
