@@ -303,6 +303,70 @@ def test_cancel_retry_and_prune_are_the_owner_s(members):
     ann.ok("cancel", again)
 
 
+def results(done):
+    return [(item["id"], item["result"]) for item in done.json["items"]]
+
+
+def test_a_group_s_queue_is_paused_and_opened_by_its_owner(members, place):
+    """Q59, E08, Q58: a pause stops everybody's jobs, so a member may neither pause nor open what the owner has paused: 4, or
+    7 for several, and nothing changed. What is so already is told as ever. Root may all of it."""
+    ann, bob = members
+    root = Member(place / "root", ann.root, 0)
+    ann.types(queues='names = ["default", "other"]')
+    refused = bob("pause", "--queue", "other")
+    assert (refused.code, f"only {hosts.known_as(ANN)} pauses it" in refused.err) == (4, True), refused
+    several = bob("pause", "--all", "--json")
+    assert (several.code, results(several)) == (7, [("default", "denied"), ("other", "denied")])
+    assert bob("pause", "--all", "--dry-run").code == 7
+    assert results(ann.ok("pause", "--queue", "other", "--json")) == [("other", "paused")]
+    assert results(bob("pause", "--all", "--json")) == [("default", "denied"), ("other", "already")]
+    for words in (("--queue", "other"), ("--all",), ("--all", "--dry-run")):
+        refused = bob("resume", *words)
+        assert (refused.code, f"queue other was paused by {hosts.user_name(ANN)}@" in refused.err) == (4, True), refused
+    assert results(bob.ok("resume", "--queue", "default", "--json")) == [("default", "already")]
+    waiting = bob.submit("--queue", "other", "--", "true")
+    bob.ok("worker", "--until", "idle")
+    assert bob.state(waiting) == "pending"
+    assert results(root.ok("resume", "--all", "--json")) == [("other", "resumed")]
+    assert results(root.ok("pause", "--all", "--json")) == [("default", "paused"), ("other", "paused")]
+    assert results(ann.ok("resume", "--all", "--json")) == [("default", "resumed"), ("other", "resumed")]
+    bob.ok("worker", "--until", "idle")
+    assert bob.state(waiting) == "done"
+
+
+def test_a_member_opens_what_the_breaker_has_closed_and_what_is_their_own_pause(two):
+    """E13, Q59: the breaker is nobody's word; and who has paused a queue (when they might) opens it."""
+    ann, bob = two
+    ann.types(limits="breaker = 1")
+    failing = bob.submit("--", "false")
+    bob.ok("worker", "--until", "idle")
+    assert bob.state(failing) == "errored"
+    waiting = bob.submit("--", "true")
+    assert bob.job(waiting)["reason"] == "breaker"
+    assert results(bob.ok("resume", "--queue", "default", "--json")) == [("default", "resumed")]
+    for name, code in ((hosts.user_name(ANN), 4), (f"not-{hosts.user_name(BOB)}", 4), (hosts.user_name(BOB), 0)):
+        sql = "UPDATE queue SET paused_at = 1, reason = 'queue_paused', paused_by = ?"
+        bob.write(sql, f"{name}@elsewhere")
+        assert bob("resume", "--all").code == code, name
+    bob.ok("worker", "--until", "idle")
+    assert bob.state(waiting) == "done"
+
+
+def test_a_quarantine_is_ended_by_whose_worker_it_is(two):
+    """E13, Q58: as a drain is: another member's 4, and the worker claims nothing still; the owner of the queue may."""
+    ann, bob = two
+    with bob.worker("--name", "bob's", "--slots", "1") as worker:
+        for n in range(3):
+            bob.submit("--", f"no-such-program-{n}")
+        until(lambda: worker.said("quarantined"))
+        bob.write("UPDATE worker SET user_id = 0")  # root's, say
+        refused = bob("workers", "clear", "bob's")
+        assert (refused.code, "belongs to root" in refused.err) == (4, True), refused
+        assert bob.ok("workers", "--json").json["items"][0]["state"] == "quarantined"
+        assert results(ann.ok("workers", "clear", "bob's", "--json")) == [("bob's", "cleared")]
+        assert results(ann.ok("workers", "clear", "bob's", "--json")) == [("bob's", "already")]
+
+
 def test_each_janitor_clears_away_its_own(members):
     """Either user's pass retires the rows of both and deletes its own user's files, without trouble; what is the other's is
     gone after their pass, and the checks find nothing then."""

@@ -1,10 +1,14 @@
-"""Pause queues: what runs goes on, and no worker claims from them until they are opened again (ops/resume.py)."""
+"""Pause queues: what runs goes on, and no worker claims from them until they are opened again (ops/resume.py).
+
+A pause stops everybody's jobs. So on a group's queue it is its owner's word, or root's; a member has `hold` for their own.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from trainq import wake
+from trainq.base import hosts
 from trainq.base.errors import NoSelector, NotFound
 from trainq.base.setting_rows import DEFAULT_QUEUE
 from trainq.base.words import quoted
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
 def pause(
     queue: Queue, names: Sequence[str], *, all_: bool = False, message: str | None = None, dry_run: bool = False
 ) -> list[Change]:
-    """Let no worker claim from these queues; paused or already. `all_`: those that the settings name, and those that
-    have jobs; one that is named later is open. Raises NoSelector without any, NotFound.
+    """Let no worker claim from these queues; paused, already or denied. `all_`: those that the settings name, and those
+    that have jobs; one that is named later is open. Raises NoSelector without any, NotFound.
     """
     if not names and not all_:
         raise NoSelector("pause: which queue?", hint="trainq pause --queue Q, or --all")
@@ -31,20 +35,41 @@ def pause(
     def decide(tx: Transaction) -> list[Change]:
         closed = queues.closed(tx)
         wanted = chosen(tx, queue, names, "pause") + (sorted(known(tx, queue)) if all_ else [])
-        return [Change(name, "already" if name in closed else "paused") for name in dict.fromkeys(wanted)]
+        return [
+            Change(name, "already") if name in closed else _not_yours(queue, name) or Change(name, "paused")
+            for name in dict.fromkeys(wanted)
+        ]
 
     def close(tx: Transaction) -> list[Change]:
         changes = decide(tx)
-        for one in changes:
-            queues.pause(tx, str(one.id), "queue_paused", str(queue.actor), message)
+        for name in names_of(changes, "paused"):
+            queues.pause(tx, name, "queue_paused", str(queue.actor), message)
         return changes
 
     if dry_run:
         with queue.session.reading() as tx:
             return decide(tx)
-    changes = surely(queue.session, close, lambda tx, done: {one.id for one in done} <= queues.paused(tx).keys())
-    wake.ring(queue.paths.bell_number)
+    changes = surely(queue.session, close, lambda tx, done: names_of(done, "paused") <= queues.paused(tx).keys())
+    if names_of(changes, "paused"):
+        wake.ring(queue.paths.bell_number)
     return changes
+
+
+def names_of(changes: Sequence[Change], result: str) -> set[str]:
+    """The queues of which this became."""
+    return {str(one.id) for one in changes if one.result == result}
+
+
+def is_for_all(queue: Queue) -> bool:
+    """Whether this user may speak for all who use the queue: anybody on a queue of one user; on a group's, root and the
+    owner of the root directory."""
+    return not queue.is_for_group or queue.actor.user_id in (0, queue.owner_id)
+
+
+def _not_yours(queue: Queue, name: str) -> Change | None:
+    if is_for_all(queue):
+        return None
+    return Change(name, "denied", f"queue {name} is a group's, and only {hosts.known_as(queue.owner_id)} pauses it")
 
 
 def known(tx: Transaction, queue: Queue) -> set[str]:

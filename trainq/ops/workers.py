@@ -53,12 +53,14 @@ def takes(worker: Mapping[str, Any], queue_name: str) -> bool:
 
 
 def clear(queue: Queue, names: Sequence[str]) -> list[Change]:
-    """Let workers out of quarantine, by name or id; what was done to each. Raises NotFound for a single unknown one."""
-    changes = surely(
-        queue.session,
-        lambda tx: [_clear(tx, _present(tx), name, str(queue.actor)) for name in names],
-        lambda tx, done: not {row["name"] for row in _present(tx) if row["quarantine"]} & {one.id for one in done},
-    )
+    """Let workers out of quarantine, by name or id; what was done to each: cleared, already, denied, unknown. Raises
+    NotFound for a single unknown one."""
+
+    def is_there(tx: Transaction, done: Sequence[Change]) -> bool:
+        sick = {row["name"] for row in _present(tx) if row["quarantine"]}
+        return not sick & {one.id for one in done if one.result == "cleared"}
+
+    changes = surely(queue.session, lambda tx: [_clear(tx, queue, _present(tx), word) for word in names], is_there)
     if len(names) == 1 and changes[0].result == "unknown":
         raise NotFound(f"no such worker: {names[0]}", hint="trainq workers")
     wake.ring(queue.paths.bell_number)
@@ -96,7 +98,7 @@ def _drain(tx: Transaction, queue: Queue, rows: Sequence[Any], word: str) -> Cha
 def _drain_one(tx: Transaction, queue: Queue, row: Any) -> Change:
     name = row["name"]
     if not _may_end(queue, row):
-        return Change(name, "denied", f"worker {name} belongs to {hosts.known_as(row['user_id'])}")
+        return _of_others(row)
     if _is_gone(queue, tx, row):
         return Change(name, "ended", f"worker {name} is gone")
     asked = workers.request_drain(tx, row["id"], str(queue.actor)) and row["state"] != "draining"
@@ -117,14 +119,21 @@ def _present(tx: Transaction) -> list[Any]:
     return [row for row in workers.everyone(tx) if row["ended_at"] is None]
 
 
-def _clear(tx: Transaction, rows: Sequence[Any], name: str, by: str) -> Change:
-    found = [row for row in rows if name in (row["name"], str(row["id"]))]
+def _clear(tx: Transaction, queue: Queue, rows: Sequence[Any], word: str) -> Change:
+    found = [row for row in rows if word in (row["name"], str(row["id"]))]
     if not found:
-        return Change(name, "unknown", f"no such worker: {name}")
+        return Change(word, "unknown", f"no such worker: {word}")
+    name = found[0]["name"]
+    if not _may_end(queue, found[0]):
+        return _of_others(found[0])
     if found[0]["quarantine"] is None:
-        return Change(found[0]["name"], "already")
-    workers.clear(tx, found[0]["id"], by)
-    return Change(found[0]["name"], "cleared")
+        return Change(name, "already")
+    workers.clear(tx, found[0]["id"], str(queue.actor))
+    return Change(name, "cleared")
+
+
+def _of_others(row: Any) -> Change:
+    return Change(row["name"], "denied", f"worker {row['name']} belongs to {hosts.known_as(row['user_id'])}")
 
 
 def _document(tx: Transaction, row: Any, zombie_after_s: float, identity: str) -> dict[str, Any]:
