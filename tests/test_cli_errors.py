@@ -253,3 +253,25 @@ def test_a_models_directory_that_cannot_be_written_is_6():
         assert any("models: not writable" in check["message"] for check in found.json["checks"])
         os.rmdir(os.path.join(root, "models", ".staging"))
         assert any("missing" in check["message"] for check in trainq("doctor", "--json").json["checks"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel", "--state", "held", "--since="), ("cancel", "--state", "held", "--before="), ("cancel", "--root=", "1"),
+        ("--root=", "cancel", "1"), ("submit", "--array=", "--", "true"), ("submit", "--params=", "--", "true"),
+        ("submit", "--sample=", "--", "true"), ("submit", "--sweep=", "--", "true"),
+        ("submit", "--from", "lines", "--name="), ("submit", "--from", "lines", "--array="),
+        ("worker", "--gpus=", "--once"), ("worker", "--once", "--until="), ("init", ""),
+    ],
+)  # fmt: skip
+def test_an_empty_word_is_not_a_missing_one(run_trainq, words):
+    """Q08: an option with nothing in it (a script's variable that was not set) is refused, and not as if it were not there:
+    nothing is stored, nothing canceled, no worker gives out every GPU."""
+    job = run_trainq.ok("submit", "--hold", "--", "true").out.strip()
+    with open(os.path.join(run_trainq.cwd, "lines"), "w", encoding="utf-8") as file:
+        file.write('{"argv": ["true"]}\n')
+    refused = run_trainq(*words)
+    assert (refused.code, refused.out, refused.err.count("hint: ")) == (2, "", 1), refused
+    assert run_trainq.ok("status", "-q").out.split() == [job]
+    assert run_trainq.ok("status", job, "--json").json["state"] == "held"

@@ -33,6 +33,8 @@ def run(
 
     if shared and local:
         raise Usage("--shared or --local, one of them")
+    if directory == "":
+        raise Usage("DIR is empty", hint="trainq init DIR, or leave it out")
     line = line_of(ctx)
     target = directory or line.root or os.environ.get("TRAINQ_ROOT") or HIDDEN
     made = init(target, "shared" if shared else "local" if local else None, group)

@@ -77,13 +77,15 @@ def _take(ctx: Any, param: Any, value: Any) -> None:
 
         typer.echo(f"trainq {__version__}")
         raise typer.Exit
+    if param.name == "root" and not value:
+        raise Usage("--root is empty", hint="trainq --root DIR …, or leave it out")
     if param.name == "color" and value not in COLORS:
         raise Usage(f"--color takes {', '.join(COLORS)}, not {value!r}")
     setattr(line_of(ctx), param.name, value)
 
 
 def _keep_filter(ctx: Any, param: Any, value: Any) -> None:
-    if value and not ctx.resilient_parsing:
+    if value is not None and value != () and not ctx.resilient_parsing:  # an empty word is refused, or fits nothing
         line_of(ctx).filters[param.name] = value
 
 

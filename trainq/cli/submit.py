@@ -153,14 +153,8 @@ def run(line: Line, given: dict[str, Any]) -> Any:
         if sweep.is_asked_for(extras):
             requests, array, notes = sweep.spread(requests[0], extras)
     else:
-        if (
-            words
-            or line.tail
-            or extras["shell"]
-            or extras["param"]
-            or any(given.values())
-            or sweep.is_asked_for(extras)
-        ):
+        beside = (*given.values(), extras["shell"], extras["param"])
+        if words or line.tail or any(map(sweep.is_given, beside)) or sweep.is_asked_for(extras):
             raise Usage("--from names everything itself: no type, command or option of a job beside it")
         requests = _lines(extras["from_"])
     _refuse_many(extras, len(requests) if array is None else max(2, len(requests)))
@@ -183,7 +177,7 @@ def _read(given: dict[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in FIELDS:
         raw = given[field.name]
-        if raw is None or raw is False or raw in ((), []):
+        if not sweep.is_given(raw):
             continue
         try:
             if not field.many:

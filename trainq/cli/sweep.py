@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue, Usage
+from trainq.base.words import quoted
 from trainq.domain.request import Request
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ class Spread(NamedTuple):
 
 def is_asked_for(given: Mapping[str, Any]) -> bool:
     """Whether one of the options was given."""
-    return any(given[name] for name in NAMES)
+    return any(is_given(given[name]) for name in NAMES)
+
+
+def is_given(raw: Any) -> bool:
+    """Whether an option was given. An empty word is one: a script whose variable is not set hears of it."""
+    return raw is not None and raw is not False and raw not in ((), [])
 
 
 def spread(request: Request, given: Mapping[str, Any]) -> Spread:
@@ -42,11 +48,11 @@ def spread(request: Request, given: Mapping[str, Any]) -> Spread:
     from trainq.domain.sweep import refuse_same, size_of, tasks
 
     numbers = Numbers(None, None)
-    if given["array"]:
+    if given["array"] is not None:
         numbers = _told("--array", parse_array, given["array"])
     axes = _axes(given)
     if numbers.values is None and not axes:
-        what = "a limit" if given["array"] else "--sample"
+        what = "--sample" if given["array"] is None else "a limit"
         raise Usage(f"{what} of which tasks?", hint="trainq submit --sweep lr=1e-3,1e-4 -- COMMAND")
     refuse_same([request.params or (), *(axis.names for axis in axes)])
     sample = None if given["sample"] is None else _told("--sample", _count, given["sample"])
@@ -72,7 +78,7 @@ def _axes(given: Mapping[str, Any]) -> Sequence[Axis]:
     from trainq.domain.sweep import parse_rows, parse_sweep
 
     axes = []
-    if given["params"]:
+    if given["params"] is not None:
         axes.append(_told("--params", lambda name: parse_rows(_read(name), name), given["params"]))
     return axes + [_told("--sweep", parse_sweep, text) for text in given["sweep"] or ()]
 
@@ -82,7 +88,7 @@ def _read(name: str) -> bytes:
         with open(name, "rb") as file:
             return file.read()
     except OSError as error:
-        raise BadValue(f"{name}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise BadValue(f"{name or quoted(name)}: {(error.strerror or 'cannot be read').lower()}") from None
 
 
 def _count(text: str) -> int:

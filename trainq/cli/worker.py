@@ -53,7 +53,7 @@ def run(
         raise BadValue("--name is empty")
     if jsonl and line.json:
         raise Usage("--json is one report at the end, --jsonl a line for each event: one of them")
-    if once and (until or max_jobs):
+    if once and (until is not None or max_jobs is not None):
         raise Usage("--once is --max-jobs 1 --until idle, and stands alone")
     queue = line.open_queue({} if slots is None else {"worker.slots": slots})
     word, at = ("idle", None) if once else _until(until)
@@ -118,7 +118,7 @@ def _devices(wanted: str | None, gpu_type: str | None, simulated: str | None) ->
         raise Usage("--sim-gpus are all GPUs of this worker: no --gpus beside it")
     if simulated is not None:
         return of_type(parse_sim(simulated, gpu_type), gpu_type)
-    names = parse_wanted(wanted or "auto")
+    names = parse_wanted("auto" if wanted is None else wanted)
     if names == ():
         return ()
     seen = found()
