@@ -141,6 +141,41 @@ def test_a_lock_that_keeps_nobody_out_is_found(doctors):
     raise AssertionError(both)
 
 
+LATE = (
+    "found = meet._Doctor.find_other; import os, time; "
+    "meet._Doctor.find_other = lambda self, wait_s: (found(self, wait_s), {then})[0]"
+)  # fmt: skip
+
+
+def test_one_that_is_late_is_waited_for(doctors):
+    """E19: a doctor whose host is busy comes late to a step that the other one has done by then; that nothing of it is seen
+    meanwhile is no fault of the mount."""
+    both = [doctors.start_one("--json", more=more) for more in (LATE.format(then="time.sleep(2)"), "pass")]
+    assert [states(told(process)) for process in both] == [SAME_HOST] * 2
+
+
+@pytest.mark.parametrize("step", ["try_lock", "try_reading", "compare"])
+def test_one_that_is_killed_while_they_meet_is_not_waited_for(doctors, step):
+    """E19: the other one hears no more of it, and ends with a warning before its long wait is over; nothing is proved."""
+    patient = "meet._DEAD_S = 1; meet.WAIT_S = 600"
+    killed = doctors.start_one(more=f"import os; meet._Doctor.{step} = lambda *_: os._exit(9)")
+    other = doctors.start_one("--json", more=patient)
+    checks = told(other)
+    assert killed.wait(timeout=20) == 9
+    assert (checks["hosts"]["state"], "visibility" in checks) == ("warning", False), checks
+    killed.communicate()
+
+
+def test_storage_that_shows_nothing_of_the_other_one_is_found(doctors):
+    """E19: both go on looking into the book, and neither sees what the other one's file says by then."""
+    both = [
+        doctors.start_one("--json", more="meet._Doctor._written_in = staticmethod(lambda path: 1.0)") for _ in range(2)
+    ]
+    for checks in map(told, both):
+        assert states(checks) == ["warning", "ok", "bad", "ok"], checks
+    assert [process.returncode for process in both] == [6, 6]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -6,7 +6,8 @@ the lock excludes is checked twice, by a sum that would lose what two write at o
 
 Every member of a group may write in the book, and where the lock excludes nobody it loses what is written: so each
 doctor writes its own line anew at every look, and a book of another shape is a new one. Who is there is told by a count
-in its line that goes on, not by a clock: a doctor that was killed is met by nobody.
+in its line that goes on, not by a clock: a doctor that was killed is met by nobody, and not waited for; and one that is
+only late has not looked yet, so that nothing of it is seen proves nothing.
 """
 
 from __future__ import annotations
@@ -148,8 +149,11 @@ class _Doctor:
     def _look(self, change: Callable[[Book], None] = lambda _: None, *, is_new: bool = True) -> Book:
         """Read the book under the lock, write in it what `change` does and (`is_new`) this one's line, and give it back.
 
-        It is opened anew each time, as the database is, so that what other hosts wrote in it is seen.
+        It is opened anew each time, as the database is, so that what other hosts wrote in it is seen. This one's own file
+        is written first: who sees that it has looked could have seen that, too.
         """
+        if is_new:
+            self._write()
         self._gate.enter()
         try:
             fd = files.open_shared(f"{self._base}.book")
@@ -180,10 +184,13 @@ class _Doctor:
             if beat != one.beat:
                 self._stirred.add(name)
 
+    def _is_gone(self, name: str) -> bool:
+        """Whether a doctor has signed out, or has not looked for so long that it was killed."""
+        return not self._is_there(name) or time.monotonic() - self._beats[name][1] > _DEAD_S
+
     def sign_in(self) -> None:
         """Write this one into the book."""
-        self._write()  # before the other one knows of it: that there is no such file would be remembered there
-        self._look(self._tidy)
+        self._look(self._tidy)  # its file comes first: that there is none would be remembered where it is looked for
 
     def _tidy(self, book: Book) -> None:
         files.remove(self._inside)  # whoever is in holds the lock: it was left by one who was killed
@@ -258,13 +265,20 @@ class _Doctor:
         return "+".join(sorted((self.name, self.line.other or "")))
 
     def try_reading(self, other: str) -> float | None:
-        """Write, and read what the other one writes, without a lock, as for the bell: how old it was when first seen."""
+        """Write, and read what the other one writes, without a lock, as for the bell: how old it was when first seen.
+
+        None: it has looked, and so written, since, and nothing was seen. One that is late is waited for. Raises TimedOut
+        when it is gone.
+        """
         theirs = self._file(other)
-        end = time.monotonic() + TRY_S
         seen, worst_s = self._written_in(theirs), None
-        while time.monotonic() < end:
-            self._look()  # and so stay in the book of those who are there
-            self._write()
+        self._look()
+        enough = self._beats[other][0] + 2  # the next one may have been written already, and seen above
+        end = time.monotonic() + TRY_S
+        while time.monotonic() < end or (worst_s is None and self._beats[other][0] < enough):
+            self._look()
+            if worst_s is None and self._is_gone(other):
+                raise _went_away()
             for _ in range(5):
                 written = self._written_in(theirs)
                 if written not in (seen, None):
@@ -292,8 +306,8 @@ class _Doctor:
             ]
             if len(both) == 2:
                 break
-            if time.monotonic() > end or not self._is_there(other):
-                raise TimedOut("the other doctor went away", hint="start both once more")
+            if time.monotonic() > end or self._is_gone(other):
+                raise _went_away()
             time.sleep(_LOOK_S)
         turns, together = sum(one.turns for one in both), sum(one.together for one in both)
         counted = book.turns.get(pair, 0)
@@ -325,6 +339,10 @@ class _Doctor:
             if name != self.name and now - since > _DEAD_S:
                 files.remove(self._file(name))
         book.drop_who_left(self._is_there)
+
+
+def _went_away() -> TimedOut:
+    return TimedOut("the other doctor went away", hint="start both once more")
 
 
 def written_in(path: str) -> float | None:
