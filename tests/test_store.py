@@ -619,8 +619,8 @@ print(json.dumps(claimed))
             pruning.retire(tx, [1])
         assert history(session, 1) == told
         with session.reading() as tx:
-            assert reads.history(tx, 1) == told
-            assert reads.history(tx, 3) == []
+            assert reads.history(tx, [1]) == told
+            assert reads.history(tx, [3]) == []
             everything = [(row["job_id"], row["n"]) for row in tx.rows("SELECT * FROM history")]
         assert sorted(everything) == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (2, 1)]
 

@@ -347,6 +347,17 @@ def test_an_array_after_an_array_is_an_edge_a_task(session):
         told = now
 
 
+def test_of_a_skipped_array_the_first_of_the_chain_is_named(session):
+    """E06: the reason names the job that has failed, not those that were skipped for it."""
+    [first] = build.put(session)
+    array, *_ = put_whole(session, 2, after=(After(first, "ok"),))
+    [last] = build.put(session, build.new_job(after=(After(array, "ok"),)))
+    end_one(session, BAD)
+    with session.writing() as tx:
+        jobs.promote(tx)
+    assert build.job_row(session, last)["error"] == f"job {first} ended errored (exit)"
+
+
 def test_a_task_that_is_retried_opens_the_array_again(session):
     """E06: what is put in then waits for it; what was met stays met."""
     array, *tasks = put_whole(session, 2)

@@ -56,12 +56,47 @@ def test_one_that_is_held(tq):
     assert (item["state"], item["reason"], item["counts"]["held"]) == ("held", "user", 2)
     tasks = tq.ok("status", "--tasks", "--json").json["items"]
     assert all(task["waiting_for"].startswith("its release, held by ") for task in tasks)
-    explained = tq.ok("explain", number, "--json").json["items"]
-    assert [one["help"] for one in explained] == [f"trainq release {number + 1}", f"trainq release {number + 2}"]
+    (explained,) = tq.ok("explain", number, "--json").json["items"]
+    assert (explained["id"], explained["kind"], explained["reason"], explained["help"]) == (
+        number, "array", "user", f"trainq release {number}",
+    )  # fmt: skip
+    assert explained["why"][1].startswith(f"{number}[0] is next: held: user; it waits for its release")
     tq.ok("release", number)
     assert tq.ok("status", "--json").json["items"][0]["reason"] == "no_worker"
     assert tq.ok("status", number, "--json").json["reason"] == "no_worker"
     assert "no_worker" in tq.ok("status").out
+
+
+def test_explain_says_one_thing_of_an_array(tq):
+    """E05, Q34: of its task that is next, and that its own limit holds it, if that is so; not the same of each."""
+    number = tq.submit("--array", "0-9%1", "--shell", "until [ -e go ]; do sleep 0.1; done")
+    (waits,) = tq.ok("explain", number, "--json").json["items"]
+    assert (waits["reason"], waits["position"], waits["help"]) == ("no_worker", 1, "trainq worker")
+    with tq.worker("--slots", "2"):
+        until(lambda: tq.state(number + 1) == "running")
+        (runs,) = tq.ok("explain", number, "--json").json["items"]
+        assert (runs["state"], runs["reason"]) == ("running", "limit")
+        assert runs["why"] == ["0/10, 1 running", f"{number}[1] is next: limit: at most 1 of its array run at once"]
+        (task,) = tq.ok("explain", f"{number}[3]", "--json").json["items"]
+        assert task["reason"] == "limit"
+        assert tq.ok("explain", number).out.startswith(f"array {number} (")
+        (tq.dir / "go").touch()
+        until(lambda: tq.ok("status", number, "--json").json["state"] == "done")
+    (done,) = tq.ok("explain", number, "--json").json["items"]
+    assert (done["state"], done["why"], done["help"]) == ("done", ["10/10"], None)
+
+
+def test_history_names_the_tasks(tq):
+    """E05: `12[3]`, whether a task has a row still or only its history."""
+    number = tq.submit("--array", "0-1", "--", "true")
+    tq.work()
+    for is_pruned in (False, True):
+        if is_pruned:
+            tq.ok("prune", number)
+        text = tq.ok("history", number).out
+        assert [line.split()[0] for line in text.splitlines()[1:]] == [f"{number}[0]"] * 3 + [f"{number}[1]"] * 3
+        rows = tq.ok("history", number, "--json").json["items"]
+        assert [(row["job"], row["ref"]) for row in rows[:1]] == [(number + 1, f"{number}[0]")]
 
 
 def test_lists_fold_and_tasks_unfolds(tq):

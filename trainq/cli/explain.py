@@ -46,7 +46,8 @@ def _told(item: dict[str, Any]) -> list[str]:
 
     reason = f" ({item['reason']})" if item["reason"] else ""
     place = f", position {item['position']} in queue {item['queue']}" if item["position"] else ""
-    lines = [f"job {item['ref']} ({item['name']}) is {item['state']}{reason}{place}"]
+    what = "array" if item.get("kind") == "array" else "job"
+    lines = [f"{what} {item['ref']} ({item['name']}) is {item['state']}{reason}{place}"]
     lines += [f"  {text}" for text in item["why"]]
     lines += [f"  {one['name']} on {one['host']}: {one['reason'] or 'has room'}" for one in item["workers"]]
     if item["starts_in_s"]:

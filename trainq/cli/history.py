@@ -49,7 +49,7 @@ def _table(found: History) -> Iterator[str | Table]:
         where = f"{row['worker']}@{row['host']}" if row["worker"] else row["by"]
         what = (row["error"] or row["message"] or _end(row)).strip().partition("\n")[0]
         values = (
-            row["job_id"],
+            row["ref"],
             local_short(row["at"], found.now),
             row["state"],
             row["reason"],

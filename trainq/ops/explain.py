@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainq.domain.array import words_of
 from trainq.domain.offer import Offer, Taken, fits, free
 from trainq.domain.shape import PLAIN
 from trainq.ops.paused import opens, sentence
-from trainq.ops.query import chosen
+from trainq.ops.query import chosen, one_of
 from trainq.ops.why import Why, asked, serves
-from trainq.store import dependants, reads
+from trainq.store import arrays, dependants, reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,13 +30,38 @@ class Answer(NamedTuple):
 
 
 def explain(queue: Queue, words: Sequence[str], which: Filter) -> Answer:
-    """What is known of each job's waiting. Raises NotFound when the only one named is not there."""
-    listing = chosen(queue, words, which, full=True)
+    """What is known of each job's waiting, of an array that of its task that is next. Raises NotFound when the only one named
+    is not there."""
+    listing = chosen(queue, words, which, full=True, tasks=0)
     jobs = {job["id"]: job for job in listing.jobs}
+    rows = listing.rows if listing.array is None else [listing.array]
     with queue.session.reading() as tx:
         why = Why(tx, queue)
-        items = [_explained(tx, why, row, jobs[row["id"]]) for row in listing.rows]
+        items = [
+            _array(tx, queue, why, row) if "counts" in row else _explained(tx, why, row, jobs[row["id"]])
+            for row in rows
+        ]
     return Answer(items, listing.unknown)
+
+
+def _array(tx: Transaction, queue: Queue, why: Why, row: reads.Row) -> dict[str, Any]:
+    """An array as one: its counts, and why the task that is next does not run; the others wait for that one."""
+    item = {
+        **{name: row[name] for name in ("id", "name", "state", "reason", "queue", "priority", "counts")},
+        "ref": str(row["id"]), "kind": "array", "request": None, "position": None,
+        "why": [words_of(row["counts"])], "workers": [], "starts_in_s": None, "help": None,
+    }  # fmt: skip
+    found = arrays.next_task(tx, row)
+    if found is not None:
+        task, job = one_of(tx, queue, found["id"])
+        inner = _explained(tx, why, task, job)
+        item |= {name: inner[name] for name in ("reason", "request", "position", "workers", "starts_in_s", "help")}
+        if task["on_hold"]:
+            item["help"] = f"trainq release {row['id']}"
+        item["why"] += [f"{inner['ref']} is next: {text}" for text in inner["why"]]
+    elif row["counts"]["errored"]:
+        item["help"] = f"trainq retry {row['id']} --state errored"
+    return item
 
 
 def _explained(tx: Transaction, why: Why, row: reads.Row, job: dict[str, Any]) -> dict[str, Any]:

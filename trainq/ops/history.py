@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.units import rfc3339
+from trainq.domain.array import ref_of
 from trainq.domain.documents import document
 from trainq.ops.select import EVERYTHING, select
 from trainq.store import reads
@@ -34,13 +35,18 @@ def history(queue: Queue, words: Sequence[str], which: Filter = EVERYTHING) -> H
     """The changes of these jobs, pruned ones too. Raises NotFound when the only job named never was."""
     with queue.session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
-        rows = [row for number in found.ids for row in reads.history(tx, number)]
+        tasks = reads.tasks_among(tx, found.ids)
+        rows = [
+            {**row, "ref": ref_of(tasks.get(row["job_id"], {"id": row["job_id"]}))}
+            for row in reads.history(tx, found.ids)
+        ]
         return History([_item(row) for row in rows], rows, found.unknown, tx.now)
 
 
 def _item(row: Row) -> dict[str, Any]:
     return {
         "job": row["job_id"],
+        "ref": row["ref"],
         "n": row["n"],
         "at": rfc3339(row["at"]),
         **{name: row[name] for name in _KEPT},

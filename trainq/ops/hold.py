@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from trainq import wake
 from trainq.base.crash import point
 from trainq.base.errors import NoSelector, NotPossible
+from trainq.domain.array import ref_of
 from trainq.domain.states import ENDED
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change, in_batches
+from trainq.ops.change import Change, in_batches, ref_facts
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
 from trainq.store import holds, reads
@@ -97,14 +98,15 @@ def _change(queue: Queue, row: Row, what: str) -> Change:
     number, state = row["id"], row["state"]
     if state is None:
         return Change(number, "unknown", f"no such job: {number}")
+    ref, facts = ref_of(row), ref_facts(row)
     if not may_change(queue, row):
-        return Change(number, "denied", f"job {number} belongs to {row['user']}")
+        return Change(number, "denied", f"job {ref} belongs to {row['user']}", facts)
     if state in ENDED:
-        return Change(number, "ended", f"job {number} is already {state}; nothing to {_VERB[what]}")
+        return Change(number, "ended", f"job {ref} is already {state}; nothing to {_VERB[what]}", facts)
     if state == "running" and what == "held":
-        return Change(number, "refused", f"job {number} runs; only what waits is held")
+        return Change(number, "refused", f"job {ref} runs; only what waits is held", facts)
     is_so = bool(row["on_hold"]) == (what == "held")
-    return Change(number, "already" if is_so else what)
+    return Change(number, "already" if is_so else what, None, facts)
 
 
 _VERB = {"held": "hold", "released": "release"}

@@ -134,6 +134,12 @@ def _one_array(tx: Transaction, queue: Queue, found: Selected, *, full: bool, li
     return listing._replace(array={**row, "reason": reason_of(row, listing.view)})
 
 
+def one_of(tx: Transaction, queue: Queue, number: int) -> tuple[Row, dict[str, Any]]:
+    """The row and the card of a job that is there."""
+    listing = _listing(tx, queue, reads.jobs(tx, [number]), 1, full=True, one=True)
+    return listing.rows[0], listing.jobs[0]
+
+
 def pruned(queue: Queue) -> int:
     """How many jobs only history still knows."""
     with queue.session.reading() as tx:

@@ -25,16 +25,21 @@ def rows(tx: Transaction, ids: Iterable[int]) -> dict[int, Row]:
     return {row["id"]: _row(row, running) for row in found if row is not None}
 
 
+def next_task(tx: Transaction, row: Row) -> Any:
+    """Of the tasks that wait the one that is next, else the first that is held: its id, lane and reason. None: none waits."""
+    place = {"id": row["id"], "count": row["count"]}
+    found: list[Any] = []
+    if row["counts"]["pending"]:
+        found = tx.named("next_pending_task", **place, **{name: row[name] for name in ("queue", "user_id", "priority")})
+    elif row["counts"]["held"]:
+        found = tx.named("next_held_task", **place)
+    return found[0] if found else None
+
+
 def with_next(tx: Transaction, row: Row) -> Row:
     """The row of one that waits, with the lane of its task that is next and what that is held for: so it waits itself."""
-    if row["state"] not in ("pending", "held"):
-        return row
-    place = {"id": row["id"], "count": row["count"]}
-    if row["state"] == "held":
-        found = tx.named("next_held_task", **place)
-    else:
-        found = tx.named("next_pending_task", **place, **{name: row[name] for name in ("queue", "user_id", "priority")})
-    return {**row, **dict(found[0])} if found else row
+    found = next_task(tx, row) if row["state"] in ("pending", "held") else None
+    return row if found is None else {**row, "lane_id": found["lane_id"], "reason": found["reason"]}
 
 
 def last_ended(tx: Transaction, limit: int) -> list[Row]:
@@ -87,6 +92,17 @@ def tasks(
     if past_too:
         found += [row[0] for row in tx.rows(f"SELECT id FROM past WHERE {which}", values)]
     return sorted(found)
+
+
+def one_in(tx: Transaction, number: int, state: str) -> int | None:
+    """The first of its tasks that is in this state, pruned or not."""
+    sql = " UNION ALL ".join(
+        f"SELECT id FROM {table} WHERE id BETWEEN ?1 + 1 AND ?1 + (SELECT count FROM job_array WHERE id = ?1)"
+        " AND array_id = ?1 AND state = ?2"
+        for table in ("job", "past")
+    )
+    found: int | None = tx.value(f"{sql} ORDER BY id LIMIT 1", (number, state))
+    return found
 
 
 def shown(tx: Transaction, number: int, limit: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.domain.held import is_met
 from trainq.domain.states import ENDED
-from trainq.store import holds
+from trainq.store import arrays, holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -117,15 +117,16 @@ def _tell(tx: Transaction, job_id: int, on_id: int, state: str, why: str | None)
 
 
 def _why(tx: Transaction, on_id: int, state: str) -> str:
-    """Which job has not ended as asked: of a chain of skipped ones the first."""
+    """Which job or array has not ended as asked: of a chain of skipped ones the first."""
+    array = tx.one("SELECT errored + canceled + skipped, count FROM job_array WHERE id = ?", (on_id,))
+    if array is not None and state != "skipped":
+        return f"array {on_id} ended {state} ({array[0]} of {array[1]} tasks are not done)"
+    if array is not None:  # and so was a task of it, for the first of that chain
+        on_id = arrays.one_in(tx, on_id, state) or on_id
     sql = "SELECT reason, error FROM job WHERE id = ?1 UNION ALL SELECT reason, error FROM past WHERE id = ?1"
     row = tx.one(sql, (on_id,))
     if row is not None and state == "skipped" and row["error"]:
         return str(row["error"])
-    if row is None and (
-        array := tx.one("SELECT errored, canceled, skipped, count FROM job_array WHERE id = ?", (on_id,))
-    ):
-        return f"array {on_id} ended {state} ({sum(array[:3])} of {array[3]} tasks are not done)"
     return f"job {on_id} ended {state}" + (f" ({row['reason']})" if row is not None and row["reason"] else "")
 
 
@@ -174,8 +175,10 @@ def skipped_by(tx: Transaction, on_id: int) -> list[int]:
 def of_jobs(tx: Transaction, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """What these jobs come after: on_id, mode, ended, and the state of each as far as it is known."""
     found: dict[int, list[dict[str, Any]]] = {}
+    states: dict[int, str | None] = {}
     sql = "SELECT d.* FROM json_each(?) i JOIN dep d ON d.job_id = i.value ORDER BY d.job_id, d.on_id"
     for row in tx.rows(sql, (json.dumps([*ids]),)):
-        state = state_of(tx, row["on_id"]) or row["ended"]
-        found.setdefault(row["job_id"], []).append({**dict(row), "state": state})
+        if row["on_id"] not in states:
+            states[row["on_id"]] = state_of(tx, row["on_id"])
+        found.setdefault(row["job_id"], []).append({**dict(row), "state": states[row["on_id"]] or row["ended"]})
     return found

@@ -108,7 +108,9 @@ def forget_past(tx: Transaction, before: float) -> int:
     for table, column in (("past", "id"), ("event", "job_id")):
         tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # names from the line above
     tx.rows(
-        "DELETE FROM job_array WHERE ended_at <= ? AND n = 0 AND done + errored + canceled + skipped = 0", (before,)
+        "DELETE FROM job_array WHERE ended_at <= ? AND n = 0 AND done + errored + canceled + skipped = 0"
+        " AND NOT EXISTS(SELECT 1 FROM to_tell WHERE to_tell.id = job_array.id)",
+        (before,),
     )
     for submission_id in {row[1] for row in rows}:
         _forget_submission(tx, submission_id)

@@ -51,7 +51,7 @@ def owned(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
 
 def holding(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
     """Of these jobs what who holds or releases them must know."""
-    sql = "SELECT id, state, on_hold, user, user_id FROM job WHERE id"
+    sql = "SELECT id, state, on_hold, user, user_id, array_id, array_index FROM job WHERE id"
     return {row["id"]: dict(row) for row in _many(tx, sql, ids)}
 
 
@@ -235,9 +235,16 @@ def end_of(tx: Transaction, job_id: int, attempt: int) -> Any:
     return tx.one(sql, (job_id, attempt))
 
 
-def history(tx: Transaction, job_id: int) -> list[Row]:
-    """Every change of a job, oldest first."""
-    return [dict(row) for row in tx.rows("SELECT * FROM history WHERE job_id = ? ORDER BY n", (job_id,))]
+def history(tx: Transaction, ids: Sequence[int]) -> list[Row]:
+    """Every change of these jobs, job by job in the order of the ids and oldest first."""
+    found = _grouped(_many(tx, "SELECT * FROM history WHERE job_id", ids))
+    return [row for number in ids for row in sorted(found.get(number, ()), key=lambda row: row["n"])]
+
+
+def tasks_among(tx: Transaction, ids: Sequence[int]) -> dict[int, Row]:
+    """Those of these jobs that are tasks of arrays, pruned or not: id, array_id and array_index."""
+    sql = "SELECT id, array_id, array_index FROM {} WHERE array_id IS NOT NULL AND id"
+    return {row["id"]: dict(row) for table in ("past", "job") for row in _many(tx, sql.format(table), ids)}
 
 
 def position(tx: Transaction, row: Row) -> int:

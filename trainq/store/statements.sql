@@ -137,14 +137,14 @@ SELECT id, array_id FROM walk
 
 -- name: next_pending_task
 -- Of an array, of its own priority: one step down the index for each lane its tasks may be in.
-SELECT lane_id, reason FROM job WHERE id IN (
+SELECT id, lane_id, reason FROM job WHERE id IN (
   SELECT (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.id AND priority = :priority
     AND id BETWEEN :id + 1 AND :id + :count ORDER BY id LIMIT 1)
   FROM lane l WHERE l.queue = :queue AND l.user_id = :user_id AND l.array_id IN (0, :id))
 ORDER BY id LIMIT 1
 
 -- name: next_held_task
-SELECT lane_id, reason FROM job INDEXED BY job_held WHERE state = 'held' AND id BETWEEN :id + 1 AND :id + :count ORDER BY id LIMIT 1
+SELECT id, lane_id, reason FROM job INDEXED BY job_held WHERE state = 'held' AND id BETWEEN :id + 1 AND :id + :count ORDER BY id LIMIT 1
 
 -- name: newest
 -- Jobs and arrays, newest first: one step down the primary key for each, however many tasks an array has.
