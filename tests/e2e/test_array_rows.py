@@ -202,6 +202,24 @@ def test_cancel_some_and_wait_for_all(tq):
     assert tq("wait", "last").code == 0
 
 
+def test_every_verb_names_a_task_as_it_was_typed(tq):
+    """E05, E08: `12[3]` in the answer, the error and as `ref` in JSON, also once it has ended or is pruned: not the number that
+    the task has for itself."""
+    array = tq.submit("--array", "0-1", "--", "true")
+    for verb, did in (("hold", "held"), ("release", "released")):
+        assert tq.ok(verb, f"{array}[1]").out == f"{array}[1] {did}\n"
+        (item,) = tq.ok(verb, f"{array}[1]", "--json").json["items"]
+        assert (item["id"], item["ref"], item["result"]) == (array + 2, f"{array}[1]", "already")
+    assert f"job {array}[1] is pending" in tq("pause", f"{array}[1]").err
+    assert [item["ref"] for item in tq.ok("resume", array, "--json").json["items"]] == [f"{array}[0]", f"{array}[1]"]
+    tq.work()
+    for _ in range(2):
+        for verb in ("hold", "release", "pause", "resume"):
+            refused = tq(verb, f"{array}[1]")
+            assert (refused.code, f"job {array}[1] is already done" in refused.err) == (4, True), refused
+        tq("prune", array)
+
+
 def test_what_wants_one_task_is_refused_for_all(tq):
     """E05: `logs` and `--exit-code job` want one task: exit 2 with the right spelling."""
     number = failing(tq)

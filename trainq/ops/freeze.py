@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from trainq import wake
 from trainq.base.errors import NoSelector, NotPossible
+from trainq.domain.array import ref_of
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change, in_batches
+from trainq.ops.change import Change, in_batches, ref_facts
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
 from trainq.store import freezes, reads
@@ -33,17 +34,17 @@ def freeze(queue: Queue, words: Sequence[str], *, message: str | None = None, dr
     def ask(tx: Transaction, number: int) -> bool:
         return dry_run or freezes.request_freeze(tx, number, str(queue.actor), message)
 
-    def one(tx: Transaction, number: int) -> Change:
-        seen = freezes.standing(tx, number)
+    def one(tx: Transaction, row: Row) -> tuple[str, str | None]:
+        seen = freezes.standing(tx, row["id"])
         if seen == "running":
-            return Change(number, "paused" if ask(tx, number) else "already")
+            return "paused" if ask(tx, row["id"]) else "already", None
         if seen == "frozen":
-            return Change(number, "already")
+            return "already", None
         if seen in ("held", "pending"):
-            return Change(number, "refused", f"job {number} is {seen}, and only a running job is paused")
+            return "refused", f"job {ref_of(row)} is {seen}, and only a running job is paused"
         if seen == "canceling":
-            return Change(number, "refused", f"job {number} is being canceled")
-        return Change(number, "ended", f"job {number} is already {seen}")
+            return "refused", f"job {ref_of(row)} is being canceled"
+        return "ended", f"job {ref_of(row)} is already {seen}"
 
     return _change(queue, words, one, freezes.are_frozen, "pause", dry_run=dry_run)
 
@@ -57,21 +58,21 @@ def thaw(queue: Queue, words: Sequence[str], *, dry_run: bool = False) -> list[C
     def ask(tx: Transaction, number: int) -> bool:
         return dry_run or freezes.request_thaw(tx, number, str(queue.actor))
 
-    def one(tx: Transaction, number: int) -> Change:
-        seen = freezes.standing(tx, number)
+    def one(tx: Transaction, row: Row) -> tuple[str, str | None]:
+        seen = freezes.standing(tx, row["id"])
         if seen == "frozen":
-            return Change(number, "resumed" if ask(tx, number) else "already")
+            return "resumed" if ask(tx, row["id"]) else "already", None
         if seen in ("running", "pending", "canceling"):
-            return Change(number, "already")
+            return "already", None
         if seen == "held":
-            return Change(number, "refused", f"job {number} is held, and only a paused job is resumed")
-        return Change(number, "ended", f"job {number} is already {seen}")
+            return "refused", f"job {ref_of(row)} is held, and only a paused job is resumed"
+        return "ended", f"job {ref_of(row)} is already {seen}"
 
     return _change(queue, words, one, freezes.are_thawed, "resume", dry_run=dry_run)
 
 
 def _change(
-    queue: Queue, words: Sequence[str], one: Callable[[Transaction, int], Change],
+    queue: Queue, words: Sequence[str], one: Callable[[Transaction, Row], tuple[str, str | None]],
     is_there: Callable[[Transaction, list[int]], bool], verb: str, *, dry_run: bool,
 ) -> list[Change]:  # fmt: skip
     if not words:
@@ -81,9 +82,11 @@ def _change(
 
     def decide(tx: Transaction, batch: Sequence[int]) -> list[Change]:
         rows = reads.owned(tx, batch)
-        ends = {row["id"]: row["state"] for row in reads.past(tx, [each for each in batch if each not in rows])}
+        gone = {row["id"]: row for row in reads.past(tx, [each for each in batch if each not in rows])}
         return [
-            _of_others(queue, rows[each]) or one(tx, each) if each in rows else _gone(each, ends.get(each))
+            _of_others(queue, rows[each]) or Change(each, *one(tx, rows[each]), ref_facts(rows[each]))
+            if each in rows
+            else _gone(each, gone.get(each))
             for each in batch
         ]
 
@@ -109,14 +112,14 @@ def _changed(changes: Sequence[Change]) -> list[int]:
 def _of_others(queue: Queue, row: Row) -> Change | None:
     if may_change(queue, row):
         return None
-    return Change(row["id"], "denied", f"job {row['id']} belongs to {row['user']}")
+    return Change(row["id"], "denied", f"job {ref_of(row)} belongs to {row['user']}", ref_facts(row))
 
 
-def _gone(number: int, state: str | None) -> Change:
+def _gone(number: int, row: Row | None) -> Change:
     """A pruned job; None: not even its end is remembered any more."""
-    if state is None:
+    if row is None:
         return Change(number, "unknown", f"no such job: {number}")
-    return Change(number, "ended", f"job {number} is already {state}")
+    return Change(number, "ended", f"job {ref_of(row)} is already {row['state']}", ref_facts(row))
 
 
 def _hint(change: Change, verb: str) -> str:

@@ -95,10 +95,9 @@ def _are_so(tx: Transaction, changes: Sequence[Change], what: str) -> bool:
 
 def _change(queue: Queue, row: Row, what: str) -> Change:
     """What becomes of one job."""
-    number, state = row["id"], row["state"]
+    number, state, ref, facts = row["id"], row["state"], ref_of(row), ref_facts(row)
     if state is None:
         return Change(number, "unknown", f"no such job: {number}")
-    ref, facts = ref_of(row), ref_facts(row)
     if not may_change(queue, row):
         return Change(number, "denied", f"job {ref} belongs to {row['user']}", facts)
     if state in ENDED:
