@@ -275,3 +275,9 @@ def test_an_empty_word_is_not_a_missing_one(run_trainq, words):
     assert (refused.code, refused.out, refused.err.count("hint: ")) == (2, "", 1), refused
     assert run_trainq.ok("status", "-q").out.split() == [job]
     assert run_trainq.ok("status", job, "--json").json["state"] == "held"
+
+
+def test_a_mark_before_the_first_line_is_none_of_it(run_trainq):
+    """E04: what an editor of Windows writes (a BOM, CRLF) is read as in a file of parameters."""
+    lines = b'\xef\xbb\xbf{"argv": ["true"]}\r\n\r\n{"argv": ["true"]}\r\n'
+    assert len(run_trainq.ok("submit", "-q", "--from", "-", stdin=lines).ids) == 2

@@ -153,6 +153,8 @@ def test_rows_of_jsonl():
     ("name", "data", "said"),
     [
         ("r.csv", b"", "r.csv: no row"), ("r.csv", b"a,b\n", "r.csv: no row"), ("r.csv", b"a,b\n1\n", "line 2: 1 values for 2"),
+        ("r.jsonl", b'{"a": 1}\n{"a": 1, "a": 2}\n', "line 2: 'a' stands there twice"),
+        ("r.jsonl", b'{"a": {"b": 1, "b": 1}}\n', "line 1: 'b' stands there twice"),
         ("r.csv", b"a,a\n1,2\n", "line 1: 'a' stands there twice"), ("r.csv", b"a,\n1,2\n", "line 1: a parameter needs a name"),
         ("r.csv", b'a\n1\n"x\n', "line 3: not CSV"), ("r.csv", b"a\n1\n\xff\n", "line 3: not UTF-8"),
         ("r.jsonl", b'{"a": 1}\n[1]\n', "line 2: an object"), ("r.jsonl", b'{"a": 1}\n{"a": \n', "line 2: not JSON"),
@@ -165,6 +167,13 @@ def test_what_is_no_file_of_parameters(name, data, said):
         parse_rows(data, name)
     assert said in error.value.message
     assert error.value.message.startswith(name)
+
+
+def test_a_value_of_csv_may_be_as_long_as_one_of_json():
+    """E05: whatever the csv module's own limit is."""
+    long = "x" * 200_000
+    for name, data in (("r.csv", f"a\n{long}\n"), ("r.jsonl", json.dumps({"a": long}))):
+        assert parse_rows(data.encode(), name).points[0].params == {"a": long}
 
 
 @given(st.lists(st.fixed_dictionaries({"a": st.text(), "b": st.text(min_size=1)}), min_size=1))

@@ -282,7 +282,7 @@ def _read_lines(data: bytes, name: str) -> Iterator[Request]:
 def _text_lines(data: bytes, name: str) -> list[str]:
     """The lines as text. Decoded in one go: a hundred thousand lines are usual."""
     try:
-        return data.decode().split("\n")
+        return data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise BadValue(f"{name}, line {number}: not JSON: not UTF-8") from None

@@ -89,6 +89,7 @@ def _csv(text: str, name: str) -> Iterator[Point]:
     import csv
     import io
 
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a value may be as long as one of JSON
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     head: list[str] | None = None
     try:
@@ -124,12 +125,23 @@ def _jsonl(text: str, name: str) -> Iterator[Point]:
             continue
         where = f"{name}, line {number}"
         try:
-            found = json.loads(line)
+            found = json.loads(line, object_pairs_hook=_once)
+        except BadValue as error:
+            raise BadValue(f"{where}: {error.message}") from None
         except (ValueError, RecursionError) as error:
             raise BadValue(f"{where}: not JSON: {str(error).partition(chr(10))[0]}") from None
         if not isinstance(found, dict):
             raise BadValue(f"{where}: an object of parameters was expected")
         yield Point(found, frozenset(found), where)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; of a name that stands there twice nobody knows which value is meant, as in a head of CSV."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise BadValue(f"{quoted(next(name for name in names if names.count(name) > 1))} stands there twice")
+    return found
 
 
 def refuse_same(named: Iterable[Iterable[str]]) -> None:
