@@ -73,7 +73,8 @@ def test_an_error_in_the_midst_tells_what_was_done_before_it(queue):
         cancel(queue, ["501-1100"])
 
 
-def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue):
+@pytest.mark.parametrize(("change", "result"), [(cancel, "canceled"), (hold, "held"), (release, "already")])
+def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue, change, result):
     """A filter by state holds when the batch is changed, not only when it was selected."""
     other = open_queue(queue.paths.root)
     writing = queue.session.writing
@@ -85,9 +86,9 @@ def test_what_has_left_the_state_that_was_asked_for_is_left_alone(queue):
         return writing()
 
     queue.session.writing = first_somebody_else
-    done = cancel(queue, ["6-8"], Filter(state=("pending",)))
+    done = change(queue, ["6-8"], Filter(state=("pending",)))
     other.session.close()
-    assert [(one.id, one.result) for one in done] == [(6, "canceled"), (8, "canceled")]
+    assert [(one.id, one.result) for one in done] == [(6, result), (8, result)]
 
 
 def test_many_are_held_and_released_in_batches(queue):

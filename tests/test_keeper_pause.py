@@ -128,8 +128,8 @@ def test_a_stop_ends_the_pause(keeper, job, tmp_path):
     """Q31, E08: TERM reaches what is paused, and its handler runs."""
     pause(keeper)
     keeper.stop(1000)
-    assert isinstance(hear(keeper), Thawed)
-    assert finish(keeper)[0].code == 7
+    thawed, exited, *_ = finish(keeper)
+    assert (type(thawed), exited.code) == (Thawed, 7)
     assert "main" in (tmp_path / "saved").read_text()
     assert living(tmp_path) == []
 
@@ -202,6 +202,23 @@ def test_the_bound_of_the_lease_comes_with_its_end_and_goes(keeper, tmp_path):
     keeper.lease(boot_s(), 0.3)
     assert hear(keeper) == Frozen(1)
     assert none_ticks(tmp_path)
+
+
+def test_a_renewed_lease_leaves_a_pause_without_a_bound(keeper, job, tmp_path):
+    """E08, E17: the lease has passed and come back while the job is paused: what somebody continues now, again and again, is
+    stopped again and not killed, however long that goes on."""
+    pause(keeper)
+    keeper.lease(boot_s(), 0.2)
+    assert none_ticks(tmp_path)
+    renew(keeper)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        os.kill(job.pid, signal.SIGCONT)
+    until(lambda: stat(job.pid).state == "T")
+    assert (len(living(tmp_path)), keeper.events()) == (TICKERS, [])
+    keeper.resume()
+    assert isinstance(hear(keeper), Thawed)
+    all_tick(tmp_path, "self-stopped")
 
 
 def test_paused_at_its_start(keeper, tmp_path):

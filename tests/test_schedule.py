@@ -222,6 +222,21 @@ def test_a_worker_is_kept_for_what_waited_too_long():
     assert to_keep_for([kept], offer, {1}) is None
 
 
+def test_what_a_worker_is_kept_for_breaks_no_limit():
+    """Q16, Q17: it fits, and its user, or its type, is at the limit: it waits, and what it needs is left free for it."""
+    big, small, plain = lanes_of(Shape(2), Shape(3), PLAIN)
+    offer = Offer("h1", 4, gpus(4))
+    find = heads((1, 0, 1), (2, 0, 2), (3, 0, 3))
+    rules = Rules(gpus={"a100": 3})
+    use = Use([Running(7, 9, offer.devices[0].name, 1, 2)])
+    found = pick(Lanes([big, small, plain]), find, free(offer, ()), rules, use, Kept(1, big), offer)
+    assert found is not None
+    assert (found.lane, found.job_id) == (plain, None)
+    rules = Rules(per_user={"running": 1})
+    use = Use([Running(big.user_id, 9, None, 1, 0)])
+    assert pick(Lanes([big, small, plain]), find, free(offer, ()), rules, use, Kept(1, big), offer) is None
+
+
 # a week ----------------------------------------------------------------------------------------------------------
 
 HOUR, WEEK = 3600.0, 7 * 86400.0

@@ -111,8 +111,8 @@ def test_more_than_was_packed_is_not_unpacked(paths, tmp_path):
     """DESIGN 8: an archive that swells fills no disk; nor does one that is shorter, or goes on after its end, pass."""
     sha256, size = put(paths, ("big", REG, bytes(8 << 20)))
     written = []
-    for wrong in (1 << 20, size - 1, size + 1):
-        with pytest.raises(Damaged):
+    for wrong, said in ((1 << 20, "larger than it was"), (size - 1, "larger than it was"), (size + 1, "not what was")):
+        with pytest.raises(Damaged, match=said):
             snapshots.unpack(paths, sha256, wrong, str(tmp_path / "code"))
         written.append(os.path.exists(tmp_path / "code"))
     assert written == [False] * 3

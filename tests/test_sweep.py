@@ -217,5 +217,6 @@ def test_words_of_the_whole():
     counts = {**dict.fromkeys(STATES, 0), "done": 40, "errored": 5, "running": 2, "pending": 53}
     assert words_of(counts) == "45/100, 5 errored, 2 running"
     assert bar(counts) == "[####!>....]"
+    assert bar({**counts, "done": 1, "errored": 500, "running": 1, "pending": 0}) == "[#!!!!!!!!>]"
     assert ref_of({"id": 15, "array_id": 12, "array_index": 3}) == "12[3]"
     assert ref_of({"id": 15, "array_id": None}) == ref_of({"id": 15}) == "15"

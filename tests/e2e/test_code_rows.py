@@ -233,6 +233,26 @@ def test_a_queue_in_the_repository(repo):
     assert git(repo.dir, "rev-parse", "HEAD") == code(repo, number)["commit"]
 
 
+def test_a_queue_deep_in_the_repository_is_no_difference(repo):
+    """E15: where git names only a directory above it; another file beside it there is one."""
+    for place in ("new/deep", "new/deep/queue"):
+        (repo.dir / place).mkdir(parents=True, exist_ok=True)
+    repo.root = str(repo.dir / "new/deep/queue")
+    repo.ok("init", repo.root, root=None)
+    assert code(repo, repo.submit("--", "true"))["dirty"] is False
+    (repo.dir / "new/code.py").write_text("")
+    assert code(repo, repo.submit("--", "true"))["dirty"] is True
+
+
+def test_the_index_of_the_repository_is_not_written(repo):
+    """E15: to look at it is to take no lock in it: an editor, or a commit, is at work there meanwhile."""
+    os.utime(repo.dir / "train.py", (1, 1))  # git would note that it is the same file still
+    before = os.stat(repo.dir / ".git/index")
+    assert code(repo, repo.submit("--", "true"))["dirty"] is False
+    after = os.stat(repo.dir / ".git/index")
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 ODD = [b"a\nb.py", b"\xff\xfe", b"-x", b" ", "ü.py".encode(), b"d/\xff\n", b"l" * 200 + b"/" + b"m" * 200]
 
 
@@ -367,12 +387,19 @@ def test_words_that_lead_past_the_snapshot_are_told(repo):
 
 
 def test_the_commit_is_recorded_for_every_job(repo):
-    """E15: without a snapshot, too: the commit, and whether the work tree differs; an ignored file is no difference."""
+    """E15: without a snapshot, too: the commit, and whether the work tree differs; an ignored file is no difference, nor is
+    another queue in the repository."""
     head = git(repo.dir, "rev-parse", "HEAD")
     repo.script("train.py", "print('second')")
     git(repo.dir, "commit", "-qam", "second")
     second = git(repo.dir, "rev-parse", "HEAD")
     (repo.dir / "x.log").write_text("")
+    (repo.dir / "deep").mkdir()
+    (repo.dir / "deep/code.py").write_text("")
+    git(repo.dir, "add", "deep/code.py")
+    git(repo.dir, "commit", "-qm", "third")
+    second = git(repo.dir, "rev-parse", "HEAD")
+    repo.ok("init", repo.dir / "deep" / ".trainq", root=None)
     clean = repo.submit("--", "true")
     assert code(repo, clean) == {"commit": second, "dirty": False, "snapshot": None}
     assert f"code       {second[:12]}\n" in repo.ok("status", clean).out

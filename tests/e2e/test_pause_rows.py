@@ -269,6 +269,22 @@ def test_a_cancel_wins_over_a_pause(counting, now):
     assert tq.job(job)["result"]["signal"] == (signal.SIGKILL if now else None)
 
 
+def test_what_is_being_canceled_is_not_paused(tq):
+    """E08: in its grace, which a pause would make stand still: 4 and refused, and it ends; to resume it is nothing new."""
+    (tq.dir / "deaf.sh").write_text("trap 'touch heard' TERM; touch begun; while [ ! -e go ]; do sleep 0.02; done")
+    job = tq.submit("--grace", "50s", "--", "sh", "deaf.sh")
+    with tq.worker():
+        until((tq.dir / "begun").exists)
+        assert tq.ok("cancel", job, "--json").json["items"][0]["result"] == "canceling"
+        until((tq.dir / "heard").exists)
+        done = tq("pause", job)
+        assert (done.code, f"job {job} is being canceled" in done.err) == (4, True), done
+        assert results(tq("pause", f"{job},99", "--json")) == [(job, "refused"), (99, "unknown")]
+        assert results(tq.ok("resume", job, "--json")) == [(job, "already")]
+        (tq.dir / "go").touch()
+        until(lambda: reason(tq, job) == ("canceled", "user"))
+
+
 def test_a_worker_that_stops_thaws_its_job(counting):
     """E08, Q92: TERM of the worker: the job hears its TERM, has its grace, goes back at no cost, and runs with the next."""
     tq = counting

@@ -79,7 +79,7 @@ class Asked:
             return State(_commit(self.top), None)
         if code != 0 and len(said) <= _ENOUGH:
             return UNKNOWN
-        return _state(said, os.fsencode(os.path.relpath(besides, self.top)))
+        return _state(said, os.fsencode(self.top), os.fsencode(os.path.relpath(besides, self.top)))
 
 
 def _commit(top: str) -> str | None:
@@ -101,7 +101,7 @@ def _finish(pid: int, fd: int, ends_at: float) -> tuple[bytes | None, int | None
     return said, _reap(pid, ends_at if is_whole else 0.0)
 
 
-def _state(said: bytes, besides: bytes) -> State:
+def _state(said: bytes, top: bytes, besides: bytes) -> State:
     commit, is_dirty = None, False
     for entry in said.split(b"\0"):
         if entry.startswith(b"# branch.oid "):
@@ -109,10 +109,24 @@ def _state(said: bytes, besides: bytes) -> State:
             commit = None if word == "(initial)" else word
         elif entry.startswith(b"? "):
             name = entry[2:].rstrip(b"/")
-            is_dirty |= not (b"%s/" % name).startswith(b"%s/" % besides) and b".trainq" not in name.split(b"/")
+            is_dirty |= b".trainq" not in name.split(b"/") and not _is_below(top, name, besides)
         else:
             is_dirty |= bool(entry) and not entry.startswith(b"#")
     return State(commit, is_dirty)
+
+
+def _is_below(top: bytes, name: bytes, besides: bytes) -> bool:
+    """Whether what lies there is the directory `besides`, in it, or the way to it and nothing else: git names the uppermost
+    directory in which nothing is tracked."""
+    while besides.startswith(b"%s/" % name):
+        step = besides[len(name) + 1 :].partition(b"/")[0]
+        try:
+            if os.listdir(os.path.join(top, name)) != [step]:
+                return False
+        except OSError:
+            return False
+        name = os.path.join(name, step)
+    return (b"%s/" % name).startswith(b"%s/" % besides)
 
 
 def _start(words: Sequence[str]) -> tuple[int, int] | None:

@@ -31,9 +31,7 @@ def count_end(tx: Transaction, name: str, decision: Decision, outcome: Outcome, 
     if decision.state != "errored" or not outcome.quick or not breaker:
         return False
     row = tx.named("failed_quickly", queue=name)[0]
-    if row["quick_failures"] < breaker or row["paused_at"] is not None:
-        return False
-    return pause(tx, name, "breaker", None)
+    return row["quick_failures"] >= breaker and pause(tx, name, "breaker", None)
 
 
 def pause(tx: Transaction, name: str, reason: str, by: str | None, message: str | None = None) -> bool:
