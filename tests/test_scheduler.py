@@ -103,6 +103,19 @@ def test_a_worker_is_not_kept_for_a_job_of_a_user_at_his_limit(session):
     assert claimed.claim.job_id == other
 
 
+def test_a_worker_is_kept_no_more_once_a_limit_is_used_up_elsewhere(session):
+    """Q16, Q17: the job that it was kept for cannot start now, whatever ends here; a smaller one gets what is free."""
+    rules = Rules(gpus={"a100": 2})
+    build.put(session, new(Shape(2)), new(Shape(1)), new(Shape(1), queue="other"))
+    scheduler = Scheduler(["default"], None, offer(4, 2), rules)
+    wait_long(session, 1)
+    reserve(session, scheduler, offer(4, 1))
+    assert scheduler.kept.job_id == 1
+    assert claim(session, scheduler, offer(4, 1)) is None
+    assert claim(session, Scheduler(["other"], None, offer(1, 1), rules), worker_id=2).claim.job_id == 3
+    assert claim(session, scheduler, offer(4, 1)).claim.job_id == 2
+
+
 def test_what_a_rolled_back_transaction_has_read_is_forgotten(session):
     """A lane's number is free again when its transaction is rolled back, and the next one may mean another."""
     scheduler = Scheduler(["default"], None, offer(1, 0))

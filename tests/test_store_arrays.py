@@ -374,6 +374,20 @@ def test_a_task_that_is_retried_opens_the_array_again(session):
     assert build.job_row(session, late)["state"] == "pending"
 
 
+def test_what_is_left_of_an_array_is_kept_until_all_are_told(session):
+    """E06: who is told after its history would have been forgotten hears how it ended all the same."""
+    array, *tasks = put_whole(session, 1)
+    end_one(session)
+    with session.writing() as tx:
+        assert pruning.retire(tx, tasks) == tasks
+        tx.rows("INSERT INTO to_tell VALUES(?)", (array,))
+        pruning.forget_past(tx, tx.now + 1)
+        assert dependants.state_of(tx, array) == "done"
+        dependants.tell(tx)
+        pruning.forget_past(tx, tx.now + 1)
+        assert dependants.state_of(tx, array) is None
+
+
 def test_an_array_whose_history_goes_is_not_known_any_more(session):
     """CLI: `--after` answers while history is kept, and never guesses from the half of it."""
     array, *tasks = put_whole(session, 2)

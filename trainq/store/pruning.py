@@ -101,16 +101,14 @@ def forget_past(tx: Transaction, before: float) -> int:
     if len(rows) < BATCH:
         sql = (
             "SELECT p.id, p.submission_id FROM job_array a CROSS JOIN past p ON p.id BETWEEN a.id + 1 AND a.id + a.count"
-            " WHERE a.ended_at <= ? AND a.n = 0 LIMIT ?"
+            " WHERE a.ended_at <= ? AND a.n = 0 AND NOT EXISTS(SELECT 1 FROM to_tell t WHERE t.id = a.id) LIMIT ?"
         )
         rows = [*rows, *tx.rows(sql, (before, BATCH - len(rows)))]
     ids = [(row[0],) for row in rows]
     for table, column in (("past", "id"), ("event", "job_id")):
         tx.many(f"DELETE FROM {table} WHERE {column} = ?", ids)  # names from the line above
     tx.rows(
-        "DELETE FROM job_array WHERE ended_at <= ? AND n = 0 AND done + errored + canceled + skipped = 0"
-        " AND NOT EXISTS(SELECT 1 FROM to_tell WHERE to_tell.id = job_array.id)",
-        (before,),
+        "DELETE FROM job_array WHERE ended_at <= ? AND n = 0 AND done + errored + canceled + skipped = 0", (before,)
     )
     for submission_id in {row[1] for row in rows}:
         _forget_submission(tx, submission_id)
