@@ -88,6 +88,14 @@ def test_numbers_and_points_make_an_index_of_their_own():
     ]  # fmt: skip
 
 
+def test_an_index_is_a_number_that_a_store_can_hold():
+    """E05: a number times the points of a large grid may be more than any."""
+    axes = [parse_sweep(f"p{n}=" + ",".join(map(str, range(1000)))) for n in range(4)]
+    assert tasks([9], axes, 1)[0].place < 10**13
+    with pytest.raises(BadValue, match=r"task .* is more than"):
+        tasks([10**11], axes, 1)
+
+
 def test_a_parameter_has_one_place():
     refuse_same([("a",), ("b", "c")])
     with pytest.raises(BadValue, match="parameter b is given twice"):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from e2e.kit import alive, until
+from e2e.test_bad_input import POWERLESS
 
 pytestmark = pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 
@@ -293,6 +294,21 @@ def test_links_lead_where_they_led(repo):
     assert "d/outside/data" not in frozen(repo, number)
 
 
+@pytest.mark.parametrize("how", ["git", "copy"])
+@pytest.mark.parametrize("where", ["../elsewhere", "elsewhere"])
+def test_a_directory_that_has_become_a_link(repo, how, where):
+    """E15: what git has tracked below it is deleted to git, though it is found through the link; the link is frozen."""
+    (repo.dir / "d/e").mkdir(parents=True)
+    (repo.dir / "d/e/a").write_text("tracked")
+    git(repo.dir, "add", ".")
+    git(repo.dir, "commit", "-qm", "second")
+    os.rename(repo.dir / "d", repo.dir / where)
+    (repo.dir / "d").symlink_to(where)
+    assert run(repo, "--snapshot", how, "--", "cat", "d/e/a") == "tracked"
+    assert frozen(repo, 1) >= {"d", "train.py"}
+    assert "d/e/a" not in frozen(repo, 1)
+
+
 def test_equal_code_is_stored_once(repo):
     """E15: two submits share one archive, also by `git` and `copy`; another byte or mode is another one."""
     for how in ("git", "copy", "git"):
@@ -356,12 +372,30 @@ def test_what_is_no_file_is_told(repo):
     assert "left out of the snapshot, being neither files nor links: pipe" in done.err
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(bool(POWERLESS) and not shutil.which("setpriv"), reason="root, and no setpriv")
 def test_what_cannot_be_read_is_refused(repo):
-    """E15: in one line that names it."""
+    """E15: in one line that names it, and with what to do: a file, and one in a directory that is shut."""
     os.chmod(repo.dir / "train.py", 0)
-    said, _ = refused(repo, "--snapshot", "git", "--", "true")
+    said, hint = refused(repo, "--snapshot", "git", "--", "true", before=POWERLESS)
     assert f"{repo.dir}/train.py" in said
+    assert "chmod" in hint
+    os.chmod(repo.dir / "train.py", 0o600)
+    (repo.dir / "d").mkdir()
+    (repo.dir / "d/a").write_text("")
+    git(repo.dir, "add", ".")
+    os.chmod(repo.dir / "d", 0)
+    said, hint = refused(repo, "--snapshot", "git", "--", "true", before=POWERLESS)
+    assert f"{repo.dir}/d/a" in said
+    assert "chmod" in hint
+
+
+@pytest.mark.skipif(bool(POWERLESS) and not shutil.which("setpriv"), reason="root, and no setpriv")
+@pytest.mark.parametrize("how", ["git", "copy"])
+def test_a_directory_that_git_cannot_look_into_is_told(repo, how):
+    """E15: git only warns of one in which it tracks nothing, and goes on; so does a submit, and passes the warning on."""
+    (repo.dir / "shut").mkdir(mode=0)
+    done = repo.ok("submit", "--snapshot", how, "--", "true", before=POWERLESS)
+    assert "left out of the snapshot: git could not open directory 'shut/'" in done.err
 
 
 def test_words_that_lead_past_the_snapshot_are_told(repo):

@@ -595,6 +595,34 @@ def test_a_job_whose_rows_are_spoiled_while_it_runs_stops_no_worker(two, what):
         assert worker.said("job ended")[0]["id"] == job
 
 
+@pytest.mark.parametrize(
+    "spoils",
+    [
+        "INSERT INTO queue(name, paused_at, reason) VALUES(x'ff00', 1, 'queue_paused')",
+        "INSERT INTO queue(name, paused_at, reason) VALUES(7, 'x', x'ff')",
+        "INSERT INTO queue(name, paused_at, reason, quick_failures, message) VALUES('default', x'00', 'breaker', 'x', 9)",
+        "UPDATE job_array SET count = 1e300, name = x'ff', most = 'y', tags = 5, user = x'ff'",
+        "UPDATE job_array SET held = 'x', open = x'ff', done = -5, ended_at = 'never'",
+        "UPDATE job_array SET at = 'x', user_id = 'z', queue = x'ff', priority = 'p', type = 7",
+        "UPDATE dep SET mode = x'ff', ended = 5",
+    ],
+)
+def test_rows_of_queues_and_arrays_that_cannot_be_read_stop_no_command(two, spoils):
+    """E18: what another member has written there is answered with something, be it wrong, and not with a bug."""
+    ann, bob = two
+    array = ann.submit("--array", "0-1", "--", "true")
+    last = ann.submit("--after", array, "--", "true")
+    bob.write(spoils)
+    for line in (
+        "status", "status --json", f"status {array} --json", f"status {last} --json", f"explain 1-{last}", "doctor --json",
+        "pause --all --dry-run", "resume --all --dry-run", "resume --all", f"submit --after {array} -- true",
+        f"hold {array}", f"release {array}", "worker --until idle", "prune",
+    ):  # fmt: skip
+        done = ann(*line.split())
+        assert done.code != 70, (line, done)
+        assert "Traceback" not in done.err, (line, done)
+
+
 def test_what_waits_by_a_spoiled_time_or_priority_stops_no_worker(two):
     """Invariant 10: neither in the index of what is due, nor where the first of several queues is looked for."""
     ann, bob = two

@@ -37,6 +37,8 @@ _STATUS: Final = (
     "--no-ahead-behind",
 )
 _LIST: Final = ("ls-files", "-z", "--others", "--exclude-standard")
+_WARNING: Final = "warning: "
+_SHUT: Final = f"{_WARNING}could not open directory "
 
 
 class State(NamedTuple):
@@ -47,6 +49,13 @@ class State(NamedTuple):
 
 
 UNKNOWN: Final = State(None, None)
+
+
+class Listed(NamedTuple):
+    """Names of files, and what git says of directories that it could not look into, for which it only warns."""
+
+    names: list[str]
+    shut: list[str]
 
 
 def top_of(directory: str) -> str | None:
@@ -150,9 +159,9 @@ def _start(words: Sequence[str]) -> tuple[int, int] | None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what names another repository; git writes nothing into the index by the way."""
+    """Ours, without what names another repository; git writes nothing into the index by the way, and speaks as we do."""
     env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    return {**env, "GIT_OPTIONAL_LOCKS": "0"}
+    return {**env, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
 
 def _read(fd: int, ends_at: float) -> bytes | None:
@@ -190,7 +199,7 @@ def _reap(pid: int, ends_at: float) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def files(directory: str, *, is_tracked: bool) -> list[str]:
+def files(directory: str, *, is_tracked: bool) -> Listed:
     """The names, seen from it, of the files below a directory that git does not ignore; a repository in it is one name.
 
     `is_tracked`: it is in a work tree, and what git tracks there is listed, too. Raises BadSnapshot with git's own
@@ -205,7 +214,7 @@ def files(directory: str, *, is_tracked: bool) -> list[str]:
         return _run(directory, ("-C", directory, f"--git-dir={empty}", f"--work-tree={directory}", *_LIST))
 
 
-def _run(directory: str, words: Sequence[str]) -> list[str]:
+def _run(directory: str, words: Sequence[str]) -> Listed:
     import subprocess
 
     try:
@@ -215,7 +224,9 @@ def _run(directory: str, words: Sequence[str]) -> list[str]:
     except subprocess.TimeoutExpired:
         said = f"no answer for {LIST_LIMIT_S:g} s"
     else:
+        lines = [printable(line) for line in os.fsdecode(done.stderr).strip().split("\n")]
         if not done.returncode:
-            return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
-        said = printable(os.fsdecode(done.stderr).strip().partition("\n")[0]) or f"exit {done.returncode}"
+            shut = [line.removeprefix(_WARNING) for line in lines if line.startswith(_SHUT)]
+            return Listed([os.fsdecode(name) for name in done.stdout.split(b"\0") if name], shut)
+        said = lines[0] or f"exit {done.returncode}"
     raise BadSnapshot(f"git does not tell which files there are in {printable(directory)}: {said}", hint="git status")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS: Final = 100_000
 """So many tasks an array may have: they are put in while everybody else waits at the gate."""
+LARGEST_INDEX: Final = 2**63 - 1
 _FORM: Final = "write it like 0-99, 0-9,15, 0-100:10 or 0-99%8"
 
 

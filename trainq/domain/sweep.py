@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.base.errors import BadValue
 from trainq.base.words import quoted
-from trainq.domain.array import MOST_TASKS, too_many
+from trainq.domain.array import LARGEST_INDEX, MOST_TASKS, too_many
 from trainq.domain.params import check_name, parse_value, split_assignment
 
 if TYPE_CHECKING:
@@ -163,7 +163,8 @@ def size_of(numbers: Sequence[int] | None, axes: Sequence[Axis]) -> int:
 
 
 def tasks(numbers: Sequence[int] | None, axes: Sequence[Axis], sample: int | None = None, seed: int = 0) -> list[Task]:
-    """The tasks of the product, or so many of it, taken by `seed`. BadValue for more than an array may have.
+    """The tasks of the product, or so many of it, taken by `seed`. BadValue for more than an array may have, or an index
+    that no store can hold.
 
     Without numbers they are counted from 0. With them a task's index is its number, or (where each number has several
     points) the number times the points plus the place among them, so that it is one task's own.
@@ -176,7 +177,10 @@ def tasks(numbers: Sequence[int] | None, axes: Sequence[Axis], sample: int | Non
     for place, position in enumerate(range(size) if wanted == size else sampled(size, wanted, seed)):
         which, at = divmod(position, points)
         number = None if numbers is None else numbers[which]
-        found.append(Task(place if number is None else number * points + at, number, _point(axes, at)))
+        index = place if number is None else number * points + at
+        if index > LARGEST_INDEX:
+            raise BadValue(f"task {index} is more than a number of a task may be", hint="--array with smaller numbers")
+        found.append(Task(index, number, _point(axes, at)))
     return found
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _OWN = frozenset({".git", ".trainq", "__pycache__"})
 _MOST_NOTES = 5
+_HINT = "chmod, or name it in .gitignore"
 
 
 class Snapshot(NamedTuple):
@@ -93,12 +94,16 @@ class _Look:
             root if _is_inside(root, top) else None
         )  # a frozen job that freezes its own code is inside the root
         self._strange: list[str] = []
+        self._shut: list[str] = []
+        self._behind_link: dict[str, bool] = {}
 
     def notes(self) -> tuple[str, ...]:
-        """What is neither file nor link."""
+        """What is neither file nor link, and where git could not look."""
         shown = ", ".join(map(words.printable, self._strange[:_MOST_NOTES]))
         more = ", …" if len(self._strange) > _MOST_NOTES else ""
-        return (f"left out of the snapshot, being neither files nor links: {shown}{more}",) if shown else ()
+        strange = f"left out of the snapshot, being neither files nor links: {shown}{more}"
+        shut = [f"left out of the snapshot: git {words}" for words in self._shut[:_MOST_NOTES]]
+        return (*((strange,) if shown else ()), *shut)
 
     def sources(self, *, is_tracked: bool, is_git: bool) -> Iterator[Source]:
         """What git names; without git, all there is. Raises BadSnapshot."""
@@ -110,15 +115,24 @@ class _Look:
             yield from self._all()
 
     def _named_by_git(self, inside: str, *, is_tracked: bool) -> Iterator[Source]:
-        for each in sorted(set(git.files(os.path.join(self._top, inside), is_tracked=is_tracked))):
+        listed = git.files(os.path.join(self._top, inside), is_tracked=is_tracked)
+        self._shut += listed.shut
+        for each in sorted(set(listed.names)):
             name = os.path.join(inside, each.rstrip("/"))
             source = self._source(name)
-            if source is None:
+            if source is None or self._is_behind_link(name):
                 continue
             if not stat.S_ISDIR(source.found.st_mode):
                 yield source
             elif os.path.lexists(os.path.join(self._top, name, ".git")):  # a submodule, or one that nobody has added
                 yield from self._named_by_git(name, is_tracked=True)
+
+    def _is_behind_link(self, name: str) -> bool:
+        """Whether a link stands in the place of a directory above: what is tracked there git takes for deleted."""
+        above = os.path.join(self._top, os.path.dirname(name))
+        if above not in self._behind_link:
+            self._behind_link[above] = os.path.realpath(above) != os.path.normpath(above)
+        return self._behind_link[above]
 
     def _all(self) -> Iterator[Source]:
         waiting = [""]
@@ -149,7 +163,7 @@ class _Look:
             return None
         except OSError as error:
             said = (error.strerror or str(error)).lower()
-            raise BadSnapshot(f"{words.printable(path)} cannot be frozen: {said}") from error
+            raise BadSnapshot(f"{words.printable(path)} cannot be frozen: {said}", hint=_HINT) from error
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             self._strange.append(name)
             return None

@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from trainq.store.session import Transaction
 
 Row = dict[str, Any]
+_TYPES = {
+    "count": "INTEGER", "most": "INTEGER", "name": "TEXT", "type": "TEXT", "queue": "TEXT", "priority": "INTEGER",
+    "tags": "TEXT", "user": "TEXT", "user_id": "INTEGER", "at": "REAL", "ended_at": "REAL", "n": "INTEGER",
+    **dict.fromkeys(("held", "open", "done", "errored", "canceled", "skipped"), "INTEGER"),
+}  # fmt: skip
+# What is reckoned with has the type of it, whatever another member of a group has written.
+_COLUMNS = "id, submission_id, " + ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in _TYPES.items())
+_LARGEST = 2**31
 
 
 def rows(tx: Transaction, ids: Iterable[int]) -> dict[int, Row]:
     """The rows of these arrays, by number; what is none is left out."""
     running = _running(tx)
-    found = (tx.one("SELECT * FROM job_array WHERE id = ?", (number,)) for number in ids)
+    found = (tx.one(f"SELECT {_COLUMNS} FROM job_array WHERE id = ?", (number,)) for number in ids)
     return {row["id"]: _row(row, running) for row in found if row is not None}
 
 
@@ -44,14 +52,14 @@ def with_next(tx: Transaction, row: Row) -> Row:
 
 def last_ended(tx: Transaction, limit: int) -> list[Row]:
     """Those that ended last, newest first, pruned or not."""
-    sql = "SELECT * FROM job_array WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT ?"
+    sql = f"SELECT {_COLUMNS} FROM job_array WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT ?"
     return [_row(row, {}) for row in tx.rows(sql, (limit,))]
 
 
 def present(tx: Transaction, which: Filter) -> list[Row]:
     """Those that have a task with a row still and fit the filter, newest first: of its states a task must be in one."""
     running = _running(tx)
-    found = [_row(row, running) for row in tx.rows("SELECT * FROM job_array WHERE n > 0 ORDER BY id DESC")]
+    found = [_row(row, running) for row in tx.rows(f"SELECT {_COLUMNS} FROM job_array WHERE n > 0 ORDER BY id DESC")]
     return [row for row in found if _fits(row, which)]
 
 
@@ -81,7 +89,7 @@ def tasks(
     tx: Transaction, number: int, ranges: Sequence[tuple[int, int]] | None = None, *, past_too: bool
 ) -> list[int]:
     """The numbers of an array's tasks, in the order of their index; of those with these indexes (both ends in), if told."""
-    count = tx.value("SELECT CAST(count AS INTEGER) FROM job_array WHERE id = ?", (number,))
+    count = _count(tx, number)
     if count is None:
         return []
     which, values = "id BETWEEN ? AND ? AND array_id = ?", [number + 1, number + count, number]
@@ -107,7 +115,7 @@ def one_in(tx: Transaction, number: int, state: str) -> int | None:
 
 def shown(tx: Transaction, number: int, limit: int) -> list[int]:
     """Its tasks as a card shows them: what runs, what went wrong and what waits before what is done."""
-    count = tx.value("SELECT CAST(count AS INTEGER) FROM job_array WHERE id = ?", (number,))
+    count = _count(tx, number)
     order = "CASE state " + " ".join(f"WHEN '{word}' THEN {place}" for place, word in enumerate(_ORDER)) + " END"
     sql = " UNION ALL ".join(
         f"SELECT id, state FROM {table} WHERE id BETWEEN ?1 AND ?2 AND array_id = ?3" for table in ("job", "past")
@@ -125,13 +133,20 @@ def has_model(tx: Transaction, row: Row) -> bool:
     return bool(tx.value(sql, (row["id"] + 1, row["id"] + row["count"])))
 
 
+def _count(tx: Transaction, number: int) -> int | None:
+    """How many numbers after its own belong to an array; None: there is no such array."""
+    found = tx.value("SELECT CAST(count AS INTEGER) FROM job_array WHERE id = ?", (number,))
+    return None if found is None else min(found, _LARGEST)
+
+
 def _running(tx: Transaction) -> dict[int, int]:
     return {row[0]: row[1] for row in tx.named("running_tasks")}
 
 
 def _row(row: Any, running: dict[int, int]) -> Row:
+    row = {**dict(row), "count": min(row["count"], _LARGEST)}
     counts = counts_of(row, running.get(row["id"], 0))
-    return {**dict(row), "counts": counts, "state": state_of(counts), "submitted_at": row["at"], "reason": None}
+    return {**row, "counts": counts, "state": state_of(counts), "submitted_at": row["at"], "reason": None}
 
 
 def _fits(row: Row, which: Filter) -> bool:

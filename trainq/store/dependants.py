@@ -176,7 +176,10 @@ def of_jobs(tx: Transaction, ids: Sequence[int]) -> dict[int, list[dict[str, Any
     """What these jobs come after: on_id, mode, ended, and the state of each as far as it is known."""
     found: dict[int, list[dict[str, Any]]] = {}
     states: dict[int, str | None] = {}
-    sql = "SELECT d.* FROM json_each(?) i JOIN dep d ON d.job_id = i.value ORDER BY d.job_id, d.on_id"
+    sql = (
+        "SELECT d.job_id, CAST(d.on_id AS INTEGER) AS on_id, CAST(d.mode AS TEXT) AS mode, CAST(d.ended AS TEXT) AS ended"
+        " FROM json_each(?) i JOIN dep d ON d.job_id = i.value ORDER BY d.job_id, d.on_id"
+    )
     for row in tx.rows(sql, (json.dumps([*ids]),)):
         if row["on_id"] not in states:
             states[row["on_id"]] = state_of(tx, row["on_id"])

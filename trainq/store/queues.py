@@ -61,7 +61,8 @@ def paused(tx: Transaction) -> dict[str, str]:
 def closed(tx: Transaction) -> dict[str, Closed]:
     """The paused queues by name."""
     sql = (
-        "SELECT name, reason, quick_failures, CAST(paused_by AS TEXT), CAST(paused_at AS REAL), CAST(message AS TEXT)"
+        "SELECT CAST(name AS TEXT), CAST(reason AS TEXT), CAST(quick_failures AS INTEGER), CAST(paused_by AS TEXT),"
+        " CAST(paused_at AS REAL), CAST(message AS TEXT)"
         " FROM queue WHERE paused_at IS NOT NULL ORDER BY name"
     )
     return {row[0]: Closed(*row[1:]) for row in tx.rows(sql)}
@@ -69,4 +70,4 @@ def closed(tx: Transaction) -> dict[str, Closed]:
 
 def with_jobs(tx: Transaction) -> set[str]:
     """The queues that have jobs, whatever their state."""
-    return {row[0] for row in tx.rows("SELECT queue FROM count GROUP BY queue HAVING sum(n) > 0")}
+    return {row[0] for row in tx.rows("SELECT CAST(queue AS TEXT) FROM count GROUP BY queue HAVING sum(n) > 0")}
