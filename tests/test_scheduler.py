@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import store_builders as build
 from trainq.domain.devices import Device
 from trainq.domain.job import Outcome
 from trainq.domain.offer import Offer, Taken, free, offer_document, offer_of, users_of
-from trainq.domain.schedule import Lane, Rules
+from trainq.domain.schedule import Among, Lane, Rules, Use, first
 from trainq.domain.shape import Shape, decoded, encoded
 from trainq.ops.why import Bench, serves
 from trainq.ops.workers import crew_of
@@ -315,3 +316,27 @@ def test_a_turn_goes_on_once_it_has_started_what_the_worker_was_kept_for(session
         look, who = scheduler.look(tx), Claimant(1, "w1", "here")
         found = [look.claim(who, whole), look.claim(who, whole._replace(slots=1, devices=()))]
     assert [one.claim.job_id for one in found] == [1, 2]
+
+
+PRIORITIES = (-(10**9), -1, 0, 0, 0, 1, 10**9)
+FORGED = ("2", "x", b"3", 2.5, 2**62, -(2**62))
+
+
+@pytest.mark.parametrize("forged", [(), FORGED])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_store_finds_the_same_first_head_as_the_rules(session, seed, forged):
+    """E07: over lanes that are empty, priorities from end to end, and numbers of jobs as high as they get."""
+    random = Random(seed)
+    put = [new(Shape(mem_mib=1 + random.randrange(8)), priority=random.choice(PRIORITIES)) for _ in range(20)]
+    build.put(session, *put)
+    with session.writing() as tx:
+        for number in random.sample(range(1, 21), 10):
+            tx.rows("UPDATE job SET state = 'canceled', reason = 'user', ended_at = 1 WHERE id = ?", (number,))
+        for number in random.sample(range(1, 21), 5):
+            tx.rows("UPDATE job SET id = ? WHERE id = ?", (2**33 - number, number))
+        for priority in forged:
+            tx.rows("UPDATE job SET priority = ? WHERE id = ?", (priority, random.randrange(1, 21)))
+        known = lanes.every(tx)
+        for some in (Among(known), *(Among(random.sample(known, 2)) for _ in range(5))):
+            best = first(lanes.heads(tx, some), some.by_id, Rules(), Use())
+            assert lanes.first_head(tx, some) == ([] if best is None else [best])

@@ -144,6 +144,16 @@ def test_hot_statements_walk_their_partial_index(session, name):
     assert not any(re.fullmatch(r"SCAN job", step) or "TEMP B-TREE" in step for step in steps), steps
 
 
+@pytest.mark.parametrize("name", ["heads", "first_head"])
+def test_heads_are_found_in_the_index_alone(session, name):
+    """The rows of thirty lanes' heads lie apart, and none of them is read."""
+    with session.reading() as tx:
+        steps = plan(tx, NAMED[name].text, ["[1,2]"])
+    looks = [step for step in steps if re.match("(SEARCH|SCAN) job", step)]
+    assert looks, steps
+    assert all("USING COVERING INDEX job_open (state=? AND lane_id=?)" in look for look in looks), steps
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -8,13 +8,14 @@ with the least running, then the oldest. A job that does not fit is passed by th
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainq.domain.devices import tokens
 from trainq.domain.offer import Offer, besides, choose, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from trainq.domain.devices import Device
     from trainq.domain.shape import Shape
@@ -51,7 +52,7 @@ class Kept(NamedTuple):
 
 
 class Pick(NamedTuple):
-    """What to start: the head of a lane, or this job of it, with these GPUs."""
+    """What to start: this job of a lane (None: its head, whichever that is), with these GPUs."""
 
     lane: Lane
     job_id: int | None
@@ -65,6 +66,11 @@ class Rules(NamedTuple):
     per_user: Mapping[str, int] = {}
     fair: bool = False
     strict_fifo: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether of all that could start the highest priority comes next, and of these the oldest."""
+        return not (self.fair or self.strict_fifo)
 
 
 class Running(NamedTuple):
@@ -144,23 +150,37 @@ def open_lanes(lanes: Iterable[Lane], left: Offer, rules: Rules, use: Use) -> li
     ]
 
 
+class Among:
+    """Lanes to choose from: each by its number, and the `numbers` as the store is asked for their heads, a JSON array."""
+
+    def __init__(self, lanes: Iterable[Lane]) -> None:
+        self.by_id = {lane.id: lane for lane in lanes}
+        self.numbers = json.dumps([*self.by_id])
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self.by_id.values())
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+
 class Lanes:
     """The lanes of a worker's queues; `mine` are those whose jobs it runs (`users`; None: everybody's). Which of them fit is
     remembered: what is free on a worker is the same again and again."""
 
     def __init__(self, lanes: Iterable[Lane], users: Collection[int] | None = None) -> None:
-        self.all = list(lanes)
+        self.all = Among(lanes)
         self.mine = [lane for lane in self.all if users is None or lane.user_id in users]
         self.has_most = any(lane.most is not None for lane in self.mine)
-        self._fitting: dict[Offer, list[Lane]] = {}
+        self._fitting: dict[Offer, Among] = {}
 
-    def fitting(self, left: Offer) -> list[Lane]:
+    def fitting(self, left: Offer) -> Among:
         """Those of mine that fit into what is free, whatever the limits."""
         known = self._fitting.get(left)
         if known is None:
             if len(self._fitting) >= REMEMBERED:
                 self._fitting.clear()
-            known = self._fitting[left] = [lane for lane in self.mine if fits(lane.shape, left)]
+            known = self._fitting[left] = Among(lane for lane in self.mine if fits(lane.shape, left))
         return known
 
 
@@ -172,22 +192,25 @@ def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[Device, ...]
     return found
 
 
-def first(heads: Iterable[Head], users: Mapping[int, int], rules: Rules, use: Use) -> Head | None:
-    """The head that is next; `users` says whose each lane is."""
+def first(heads: Iterable[Head], lanes: Mapping[int, Lane], rules: Rules, use: Use) -> Head | None:
+    """The head that is next; `lanes` by number say whose each is."""
     if rules.fair:
         return min(
-            heads, key=lambda one: (-one.priority, use.by_user.get(users[one.lane_id], 0), one.job_id), default=None
+            heads,
+            key=lambda one: (-one.priority, use.by_user.get(lanes[one.lane_id].user_id, 0), one.job_id),
+            default=None,
         )
     return min(heads, key=lambda one: (-one.priority, one.job_id), default=None)
 
 
 def pick(
-    lanes: Lanes, heads_of: Callable[[Sequence[Lane]], Sequence[Head]], left: Offer, rules: Rules, use: Use,
+    lanes: Lanes, heads_of: Callable[[Among], Sequence[Head]], left: Offer, rules: Rules, use: Use,
     kept: Kept | None = None, whole: Offer | None = None,
 ) -> Pick | None:  # fmt: skip
     """What to start next on what is free here, None: nothing. `heads_of` finds the heads of some lanes, leaving out those
-    nobody waits in; `kept` is the job that this worker is kept for, `whole` then all that it has. Where one lane alone is open
-    its head is not looked for: there may be none."""
+    nobody waits in; where nothing but priority and age counts (`Rules.is_plain`) the first of them is enough. `kept` is the
+    job that this worker is kept for, `whole` then all that it has. Where one lane alone is open its head is not looked for:
+    there may be none."""
     if kept is not None:
         if fits(kept.lane.shape, left) and open_lanes([kept.lane], left, rules, use):
             return Pick(kept.lane, kept.job_id, given(kept.lane, left, rules, use))
@@ -195,36 +218,32 @@ def pick(
         left = besides(left, kept.lane.shape, whole)
     fitting = lanes.fitting(left)
     ready = (
-        open_lanes(fitting, left, rules, use)
+        Among(open_lanes(fitting, left, rules, use))
         if fitting and (rules.gpus or rules.per_user or lanes.has_most)
         else fitting
     )
     if not ready:
         return None
     if rules.strict_fifo:
-        open_ids = {lane.id for lane in ready}
-        heads = [one for one in heads_by_queue(lanes.all, heads_of, rules, use) if one.lane_id in open_ids]
+        heads = [one for one in heads_by_queue(lanes.all, heads_of, rules, use) if one.lane_id in ready.by_id]
     elif len(ready) == 1:
-        return Pick(ready[0], None, given(ready[0], left, rules, use))
+        lane = next(iter(ready))
+        return Pick(lane, None, given(lane, left, rules, use))
     else:
         heads = list(heads_of(ready))
-    head = first(heads, {lane.id: lane.user_id for lane in ready} if rules.fair else {}, rules, use)
+    head = first(heads, ready.by_id, rules, use)
     if head is None:
         return None
-    lane = next(one for one in ready if one.id == head.lane_id)
-    return Pick(lane, None, given(lane, left, rules, use))
+    lane = ready.by_id[head.lane_id]
+    return Pick(lane, head.job_id, given(lane, left, rules, use))
 
 
-def heads_by_queue(
-    lanes: Sequence[Lane], heads_of: Callable[[Sequence[Lane]], Sequence[Head]], rules: Rules, use: Use
-) -> list[Head]:
+def heads_by_queue(lanes: Among, heads_of: Callable[[Among], Sequence[Head]], rules: Rules, use: Use) -> list[Head]:
     """The one job of each queue that may be started where nothing passes another."""
-    by_id = {lane.id: lane for lane in lanes}
     by_queue: dict[str, list[Head]] = {}
     for head in heads_of(lanes):
-        by_queue.setdefault(by_id[head.lane_id].queue, []).append(head)
-    users = {lane.id: lane.user_id for lane in lanes}
-    return [one for some in by_queue.values() if (one := first(some, users, rules, use)) is not None]
+        by_queue.setdefault(lanes.by_id[head.lane_id].queue, []).append(head)
+    return [one for some in by_queue.values() if (one := first(some, lanes.by_id, rules, use)) is not None]
 
 
 def to_keep_for(overdue: Sequence[Kept], offer: Offer, kept_elsewhere: Collection[int]) -> Kept | None:

@@ -15,6 +15,7 @@ from trainq.domain.shape import decoded
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from trainq.domain.schedule import Among
     from trainq.store.session import Transaction
 
 
@@ -60,10 +61,14 @@ def every(tx: Transaction) -> list[Lane]:
     return [lane for row in newer(tx, 0) if (lane := lane_of(row)) is not None]
 
 
-def heads(tx: Transaction, lanes: Iterable[Lane]) -> list[Head]:
-    """The next job of each of these lanes, where there is one: a step down the index for each."""
-    numbers = json.dumps([lane.id for lane in lanes])
-    return [Head(*row) for row in tx.named("heads", lanes=numbers)]
+def heads(tx: Transaction, lanes: Among) -> list[Head]:
+    """The next job of each of these lanes, where there is one: steps down the index alone."""
+    return [Head(*row) for row in tx.named("heads", lanes=lanes.numbers) if row[2] is not None]
+
+
+def first_head(tx: Transaction, lanes: Among) -> list[Head]:
+    """Of the same the one that is first by priority and age; none, where nobody waits."""
+    return [Head(*row) for row in tx.named("first_head", lanes=lanes.numbers) if row[2] is not None]
 
 
 def of_pending(tx: Transaction, ids: Iterable[int]) -> dict[int, int]:

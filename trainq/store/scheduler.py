@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainq.domain.offer import fits, free
-from trainq.domain.schedule import Lane, Lanes, Rules, Running, Use, heads_by_queue, open_lanes, pick, to_keep_for
+from trainq.domain.schedule import (
+    Among,
+    Lane,
+    Lanes,
+    Rules,
+    Running,
+    Use,
+    heads_by_queue,
+    open_lanes,
+    pick,
+    to_keep_for,
+)
 from trainq.store import claims, lanes, queues, workers
 
 if TYPE_CHECKING:
@@ -128,7 +139,7 @@ class Round:
         if found is None:
             return None
         claimed = claims.claim(self._tx, who, found)
-        if found.job_id is not None:
+        if self.kept is not None and found.job_id == self.kept.job_id:
             self.kept = None
         if claimed is not None:
             device = found.devices[0].name if found.devices else None
@@ -141,18 +152,22 @@ class Round:
 
     def is_work(self, left: Offer) -> bool:
         """Whether something could be claimed now."""
-        found = self._pick(left)
-        return found is not None and bool(self._heads([found.lane]))
+        return self._is_there(self._pick(left))
 
     def is_for_me(self) -> bool:
         """Whether something waits that could run here, were everything free and nothing counted for a limit."""
         scheduler = self._scheduler
         found = pick(self.lanes, self._heads, scheduler.offer, scheduler.rules, Use())
-        return found is not None and bool(self._heads([found.lane]))
+        return self._is_there(found)
+
+    def _is_there(self, found: Pick | None) -> bool:
+        return found is not None and (found.job_id is not None or bool(self._heads(Among([found.lane]))))
 
     def _pick(self, left: Offer) -> Pick | None:
         scheduler = self._scheduler
         return pick(self.lanes, self._heads, left, scheduler.rules, self._use, self.kept, scheduler.offer)
 
-    def _heads(self, some: Sequence[Lane]) -> list[Head]:
-        return lanes.heads(self._tx, some) if some else []
+    def _heads(self, some: Among) -> list[Head]:
+        if not some:
+            return []
+        return (lanes.first_head if self._scheduler.rules.is_plain else lanes.heads)(self._tx, some)

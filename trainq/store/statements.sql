@@ -74,10 +74,21 @@ SELECT coalesce((SELECT state FROM job WHERE id = :id), (SELECT state FROM past 
   FROM job_array a WHERE a.id = :id))
 
 -- name: heads
--- The next job of each of these lanes: one step down the partial index for each, however deep the queue. What is reckoned
--- with has the type of it, whatever another member of a group has written.
-SELECT lane_id, CAST(priority AS INTEGER), id FROM job WHERE id IN (
-  SELECT (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1)
+-- The next job of each of these lanes (NULL: none): steps down the partial index, however deep the queue, and no row is read,
+-- since those lie apart. What is reckoned with has the type of it, whatever another member of a group has written.
+SELECT l.value,
+  CAST((SELECT priority FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1) AS INTEGER),
+  (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1)
+FROM json_each(:lanes) l
+
+-- name: first_head
+-- The first of the same: the highest priority, then the oldest. One step a lane, as one number says both: a priority is at
+-- most a thousand million, and a job's number below 2^33.
+SELECT lane,
+  CAST((SELECT priority FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = lane ORDER BY priority DESC, id LIMIT 1) AS INTEGER),
+  (SELECT id FROM job INDEXED BY job_open WHERE state = 'pending' AND lane_id = lane ORDER BY priority DESC, id LIMIT 1)
+FROM (SELECT l.value AS lane, min((SELECT id - CAST(priority AS INTEGER) * 8589934592 FROM job INDEXED BY job_open
+    WHERE state = 'pending' AND lane_id = l.value ORDER BY priority DESC, id LIMIT 1))
   FROM json_each(:lanes) l)
 
 -- name: overdue
@@ -175,7 +186,7 @@ SELECT total((SELECT count(*) FROM job INDEXED BY job_open WHERE state = 'pendin
 FROM lane l WHERE queue = :queue
 
 -- name: claim
--- The claim itself takes the head of one lane, or the one job a worker was kept for; whatever the last attempt left in the
+-- The claim itself takes the job that was picked, or the head of the one lane there is; whatever the last attempt left in the
 -- row is wiped, and the attempt's number only grows. What comes back has the type that is reckoned with.
 UPDATE job SET state = 'running', reason = NULL, side = NULL, stage = 'fetching', attempt = attempt + 1,
   worker_id = :worker_id, worker = :worker, host = :host, gpus = :gpus, device = :device, beat = 0, heartbeat_at = :now,
