@@ -6,6 +6,7 @@ memory: these are counted, not enforced. A GPU that others compute on is left al
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
@@ -97,12 +98,15 @@ def choose(shape: Shape, offer: Offer, limited: Collection[str] = ()) -> tuple[D
     the big ones are left to who needs them; of these those that come first."""
     if not shape.gpus:
         return ()
-    enough = [
-        tuple(devices[: shape.gpus])
-        for name, devices in suitable(shape, offer.devices).items()
-        if len(devices) >= shape.gpus and name not in limited
-    ]
-    return min(enough, key=lambda some: some[0].vram_mib or 0, default=None)
+    return next((some for some in _choices(shape, offer.devices) if some[0].name not in limited), None)
+
+
+@functools.lru_cache(maxsize=1000)
+def _choices(shape: Shape, devices: tuple[Device, ...]) -> list[tuple[Device, ...]]:
+    """What could be given of each model, best first; remembered, since what is free is the same again and again."""
+    models = suitable(shape, devices).values()
+    enough = (tuple(some[: shape.gpus]) for some in models if len(some) >= shape.gpus)
+    return sorted(enough, key=lambda some: some[0].vram_mib or 0)
 
 
 def free(offer: Offer, taken: Iterable[Taken]) -> Offer:
@@ -113,7 +117,7 @@ def free(offer: Offer, taken: Iterable[Taken]) -> Offer:
         slots, cpus, mem = slots - 1, cpus - one.shape.cpus, mem - one.shape.mem_mib
         gone.update(one.devices)
     devices = tuple(device for device in offer.devices if device.id not in gone and device.foreign is None)
-    return offer._replace(slots=max(0, slots), devices=devices, cpus=max(0, cpus), mem_mib=max(0, mem))
+    return Offer(offer.host, max(0, slots), devices, max(0, cpus), max(0, mem))
 
 
 def besides(left: Offer, kept: Shape, whole: Offer) -> Offer:
