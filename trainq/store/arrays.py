@@ -52,7 +52,9 @@ def with_next(tx: Transaction, row: Row) -> Row:
 
 def last_ended(tx: Transaction, limit: int) -> list[Row]:
     """Those that ended last, newest first, pruned or not."""
-    sql = f"SELECT {_COLUMNS} FROM job_array WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT ?"
+    sql = (
+        f"SELECT {_COLUMNS} FROM job_array WHERE ended_at IS NOT NULL ORDER BY job_array.ended_at DESC, id DESC LIMIT ?"
+    )
     return [_row(row, {}) for row in tx.rows(sql, (limit,))]
 
 
