@@ -171,7 +171,7 @@ class Lanes:
     def __init__(self, lanes: Iterable[Lane], users: Collection[int] | None = None) -> None:
         self.all = Among(lanes)
         self.mine = [lane for lane in self.all if users is None or lane.user_id in users]
-        self.has_most = any(lane.most is not None for lane in self.mine)
+        self.has_most = any(lane.most is not None for lane in self.all)
         self._fitting: dict[Offer, Among] = {}
 
     def fitting(self, left: Offer) -> Among:

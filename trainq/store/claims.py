@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainq.domain.job import Claim, Claimed, DataSet, Outcome, Progress
+from trainq.domain.shape import PLAIN
 from trainq.store import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trainq.domain.schedule import Pick
+    from trainq.domain.shape import Shape
     from trainq.store.session import Transaction
 
 
@@ -51,7 +53,7 @@ def claim(tx: Transaction, who: Claimant, pick: Pick) -> Claimed | None:
         return None
     row = rows[0]
     try:
-        claimed = _claimed(tx, row, who.id)._replace(shape=pick.lane.shape, gpus=tuple(device.id for device in devices))
+        claimed = _claimed(tx, row, who.id, pick.lane.shape, tuple(device.id for device in devices))
         return claimed if row["attempt"] == 1 else _with_past(tx, claimed)
     except Unreadable as error:
         jobs.settle(tx, Claim(row["id"], row["attempt"], who.id), Outcome("poison", error=str(error)), Progress())
@@ -71,9 +73,9 @@ def as_claimed(tx: Transaction, job_id: int) -> Claimed | None:
     return None if row is None else _claimed(tx, row, row["worker_id"] or 0)
 
 
-def _claimed(tx: Transaction, row: Any, worker_id: int) -> Claimed:
+def _claimed(tx: Transaction, row: Any, worker_id: int, shape: Shape = PLAIN, gpus: tuple[str, ...] = ()) -> Claimed:
     try:
-        claimed = _decoded(tx, row, worker_id)
+        claimed = _decoded(tx, row, worker_id, shape, gpus)
         _require_types(claimed)
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise Unreadable(row["id"], error) from error
@@ -82,7 +84,9 @@ def _claimed(tx: Transaction, row: Any, worker_id: int) -> Claimed:
 
 def _require_types(claimed: Claimed) -> None:
     """What is used before anything is proved, or by what ends a job, has its type. Raises TypeError."""
-    spec, environ, data = (cast("Any", each) for each in (claimed.spec, claimed.environ, claimed.data))
+    spec: Any = claimed.spec
+    environ: Any = claimed.environ
+    data: Any = claimed.data
     is_right = (
         isinstance(spec, dict)
         and isinstance(environ, dict)
@@ -96,23 +100,27 @@ def _require_types(claimed: Claimed) -> None:
         raise TypeError("something of another type than trainq writes stands there")
 
 
-def _decoded(tx: Transaction, row: Any, worker_id: int) -> Claimed:
+def _decoded(tx: Transaction, row: Any, worker_id: int, shape: Shape, gpus: tuple[str, ...]) -> Claimed:
+    number = row["id"]
     common = tx.one(
         "SELECT s.uid, s.first_id, s.umask, e.doc, p.doc AS spec,"
         " EXISTS(SELECT 1 FROM job_data WHERE job_id = p.job_id) AS has_data FROM submission s"
         " JOIN environ e ON e.id = s.environ_id JOIN spec p ON p.job_id = ? WHERE s.id = ?",
-        (row["id"], row["submission_id"]),
+        (number, row["submission_id"]),
     )
     if common is None:
         raise ValueError("what belongs to them is gone")
+    uid, first_id, umask, environ, spec, has_data = common
     return Claimed(
-        claim=Claim(row["id"], row["attempt"], worker_id),
-        uid=f"{common['uid']}.{row['id'] - common['first_id']}",
+        claim=Claim(number, row["attempt"], worker_id),
+        uid=f"{uid}.{number - first_id}",
         row=row,
-        spec=json.loads(common["spec"]),
-        environ=_parsed(common["doc"]),
-        umask=common["umask"],
-        data=data_of(tx, row["id"]) if common["has_data"] else (),
+        spec=json.loads(spec),
+        environ=_parsed(environ),
+        umask=umask,
+        data=data_of(tx, number) if has_data else (),
+        shape=shape,
+        gpus=gpus,
     )
 
 

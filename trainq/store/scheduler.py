@@ -24,7 +24,7 @@ from trainq.domain.schedule import (
 from trainq.store import claims, lanes, queues, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from trainq.domain.job import Claimed
     from trainq.domain.offer import Offer
@@ -52,16 +52,17 @@ class Scheduler:
         self._reserve_after_s = reserve_after_s
         self._newest = 0
         self._lanes = Lanes((), users)  # of its queues
+        self._open: tuple[frozenset[str], Lanes] | None = None  # without those of queues that were paused then
 
     @property
     def is_limited(self) -> bool:
         """Whether the end of one job may let another start elsewhere."""
-        return bool(self.rules.gpus or self.rules.per_user) or any(lane.most is not None for lane in self._lanes.all)
+        return bool(self.rules.gpus or self.rules.per_user) or self._lanes.has_most
 
     def forget(self) -> None:
         """Read the lanes anew: what was read in a transaction that was rolled back may never have been, and its numbers mean
         others now."""
-        self._newest, self._lanes = 0, Lanes((), self.users)
+        self._newest, self._lanes, self._open = 0, Lanes((), self.users), None
 
     def look(self, tx: Transaction) -> Round:
         """What may be taken in this transaction."""
@@ -71,8 +72,17 @@ class Scheduler:
             rows = lanes.newer(tx, 0)
         if rows:
             found = [lane for row in rows if (lane := lanes.lane_of(row)) is not None and lane.queue in self.names]
-            self._newest, self._lanes = rows[-1][0], Lanes([*self._lanes.all, *found], self.users)
-        return Round(tx, self, self._lanes)
+            self._newest, self._lanes, self._open = rows[-1][0], Lanes([*self._lanes.all, *found], self.users), None
+        return Round(tx, self, self._without(queues.closed(tx)))
+
+    def _without(self, closed: Mapping[str, object]) -> Lanes:
+        """The lanes of the queues that are not paused; remembered as long as these are the same."""
+        if not closed:
+            return self._lanes
+        if self._open is None or self._open[0] != closed.keys():
+            found = Lanes([lane for lane in self._lanes.all if lane.queue not in closed], self.users)
+            self._open = frozenset(closed), found
+        return self._open[1]
 
     def reserve(self, tx: Transaction, worker_id: int, left: Offer, alive_since: float) -> None:
         """Keep this worker for a job that waited too long, unless it is kept for one.
@@ -102,14 +112,10 @@ class Round:
     def __init__(self, tx: Transaction, scheduler: Scheduler, known: Lanes) -> None:
         self._tx = tx
         self._scheduler = scheduler
-        closed = queues.closed(tx)
         self.lanes = known
-        if closed:
-            self.lanes = Lanes([lane for lane in known.all if lane.queue not in closed], scheduler.users)
-        is_asked = scheduler.is_limited or scheduler.rules.fair
-        runs = lanes.running(tx) if is_asked else []
-        self._use = Use(runs)
-        self._elsewhere = Use(one for one in runs if one.worker_id != scheduler.worker_id)
+        self._is_counted = scheduler.is_limited or scheduler.rules.fair
+        self._runs = lanes.running(tx) if self._is_counted else []
+        self._use = Use(self._runs)
         self.kept = scheduler.kept if scheduler.kept is not None and self._is_kept_still(scheduler.kept) else None
 
     def may_keep_for(self, lane: Lane) -> bool:
@@ -117,7 +123,8 @@ class Round:
         keep back all the same nothing is to stand idle."""
         scheduler = self._scheduler
         whole = free(scheduler.offer, ())
-        return fits(lane.shape, whole) and bool(open_lanes([lane], whole, scheduler.rules, self._elsewhere))
+        elsewhere = Use(one for one in self._runs if one.worker_id != scheduler.worker_id)
+        return fits(lane.shape, whole) and bool(open_lanes([lane], whole, scheduler.rules, elsewhere))
 
     def is_in_turn(self, one: Kept) -> bool:
         """Whether no other comes first where nothing passes another."""
@@ -141,7 +148,7 @@ class Round:
         claimed = claims.claim(self._tx, who, found)
         if self.kept is not None and found.job_id == self.kept.job_id:
             self.kept = None
-        if claimed is not None:
+        if claimed is not None and self._is_counted:
             device = found.devices[0].name if found.devices else None
             self._use.add(
                 Running(
