@@ -67,6 +67,24 @@ def test_one_that_is_held(tq):
     assert "no_worker" in tq.ok("status").out
 
 
+def test_verbs_pass_over_the_tasks_that_do_not_allow_them(tq):
+    """E05, CLI: `hold`, `edit` and `pause` act on every task of an array that allows it; the others are told, and exit 0."""
+    number = tq.submit("--array", "0-1%1", "--shell", "until [ -e go ]; do sleep 0.1; done")
+    with tq.worker("--slots", "2"):
+        until(lambda: tq.state(number + 1) == "running")
+        for words, did in (
+            (("edit", number, "--set", "priority=2"), "edited"), (("hold", number), "held"), (("pause", number), "refused"),
+        ):  # fmt: skip
+            done = tq.ok(*words, "--json").json["items"]
+            assert [item["result"] for item in done] == ["paused" if did == "refused" else "refused", did], words
+        assert tq("hold", f"{number}[0]").code == 4
+        assert tq("hold", f"{number}[0-1]").code == 7
+        (tq.dir / "go").touch()
+        tq.ok("resume", number)
+        tq.ok("release", number)
+        until(lambda: tq.ok("status", number, "--json").json["state"] == "done")
+
+
 def test_explain_says_one_thing_of_an_array(tq):
     """E05, Q34: of its task that is next, and that its own limit holds it, if that is so; not the same of each."""
     number = tq.submit("--array", "0-9%1", "--shell", "until [ -e go ]; do sleep 0.1; done")

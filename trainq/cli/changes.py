@@ -35,7 +35,7 @@ def answer(
     doc: dict[str, Any] = {"items": [item_of(change) for change in changes]}
     if dry_run:
         doc["dry_run"] = True
-    failed = any(change.result in FAILED for change in changes)
+    failed = any(change.result in FAILED and not change.is_passed for change in changes)
     ids = [change.id for change in changes if change.result not in FAILED]
 
     def lines() -> list[str]:

@@ -14,12 +14,25 @@ BATCH = 500  # a transaction: nobody waits long at the gate, however many are me
 
 
 class Change(NamedTuple):
-    """One id and what became of it; `error` is the message when `result` is unknown, denied or refused."""
+    """One id and what became of it; `error` is the message when `result` is unknown, denied or refused. `is_passed`: a task
+    of an array that was meant as a whole does not allow it, which is no failure."""
 
     id: int | str | None
     result: str
     error: str | None = None
     facts: dict[str, Any] | None = None
+    is_passed: bool = False
+
+
+def passing(changes: Sequence[Change], arrays: Sequence[int]) -> list[Change]:
+    """The same, with what was refused of these arrays passed over: a verb acts on every task that allows it."""
+    whole = tuple(f"{number}[" for number in arrays)
+    return [
+        one._replace(is_passed=True)
+        if whole and one.result == "refused" and str((one.facts or {}).get("ref", "")).startswith(whole)
+        else one
+        for one in changes
+    ]
 
 
 def ref_facts(row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from trainq.domain.states import ENDED
 from trainq.domain.types import find_type
 from trainq.ops import proofs
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change, in_batches, ref_facts
+from trainq.ops.change import Change, in_batches, passing, ref_facts
 from trainq.ops.draft import default_name, encode, require_queue
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
@@ -103,7 +103,7 @@ def edit(
             wake.ring(queue.paths.bell_number)
         return done.changes
 
-    changes = in_batches(found.ids, change)
+    changes = passing(in_batches(found.ids, change), found.arrays)
     if found.one and changes and changes[0].result in ("ended", "refused"):
         hint = f"trainq history {found.ids[0]}" if changes[0].result == "ended" else f"trainq cancel {found.ids[0]}"
         raise NotPossible(changes[0].error or "", hint=hint)

@@ -12,7 +12,7 @@ from trainq import wake
 from trainq.base.errors import NoSelector, NotPossible
 from trainq.domain.array import ref_of
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change, in_batches, ref_facts
+from trainq.ops.change import Change, in_batches, passing, ref_facts
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
 from trainq.store import freezes, reads
@@ -99,7 +99,7 @@ def _change(
             wake.ring(queue.paths.bell_number)
         return done
 
-    changes = in_batches(found.ids, change)
+    changes = passing(in_batches(found.ids, change), found.arrays)
     if found.one and changes and changes[0].result in ("ended", "refused"):
         raise NotPossible(f"{changes[0].error}", hint=_hint(changes[0], verb))
     return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]

@@ -10,7 +10,7 @@ from trainq.base.errors import NoSelector, NotPossible
 from trainq.domain.array import ref_of
 from trainq.domain.states import ENDED
 from trainq.ops.cancel import may_change
-from trainq.ops.change import Change, in_batches, ref_facts
+from trainq.ops.change import Change, in_batches, passing, ref_facts
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
 from trainq.store import holds, reads
@@ -73,7 +73,7 @@ def _each(
             wake.ring(queue.paths.bell_number)
         return done
 
-    changes = in_batches(found.ids, change)
+    changes = passing(in_batches(found.ids, change), found.arrays)
     if found.one and changes and changes[0].result in ("ended", "refused"):
         hint = f"trainq history {found.ids[0]}" if changes[0].result == "ended" else f"trainq cancel {found.ids[0]}"
         raise NotPossible(changes[0].error or "", hint=hint)
