@@ -129,7 +129,7 @@ def last_ended(tx: Transaction, limit: int) -> list[Row]:
     """What ended last, newest first, pruned or not; an array with the last of its tasks."""
     sql = (
         _JOB.replace("FROM job j", "FROM job j INDEXED BY job_ended")
-        + f" WHERE j.state IN ({_spelled(ENDED)}) AND j.array_id IS NULL ORDER BY j.ended_at DESC, j.id DESC LIMIT ?"
+        + f" WHERE j.ended_at IS NOT NULL AND j.state IN ({_spelled(ENDED)}) AND j.array_id IS NULL ORDER BY j.ended_at DESC, j.id DESC LIMIT ?"
     )
     found = [dict(row) for row in tx.rows(sql, (limit,))]
     past = f"{_PAST} WHERE p.array_id IS NULL ORDER BY p.ended_at DESC, p.id DESC LIMIT ?"
