@@ -87,6 +87,23 @@ def test_a_worker_takes_nothing_from_a_paused_queue_even_if_it_is_kept_for_it(se
     assert scheduler.kept is None
 
 
+def test_which_queues_are_paused_is_looked_at_each_time(session):
+    """Q59: what is remembered of one set of paused queues is not taken for another."""
+    build.put(
+        session, *(new(queue=queue) for queue in ("one", "two") * 3), *(new(Shape(1), queue="one") for _ in range(3))
+    )
+    scheduler = Scheduler(["one", "two"], None, offer(4, 4))
+    for paused, wanted in ((["one"], "two"), (["two"], "one"), (["one"], "two"), (["one", "two"], None), ([], "one")):
+        with session.writing() as tx:
+            for queue in paused:
+                queues.pause(tx, queue, "queue_paused", None)
+        found = claim(session, scheduler)
+        assert (None if found is None else found.row["queue"]) == wanted
+        with session.writing() as tx:
+            for queue in paused:
+                queues.resume(tx, queue)
+
+
 def test_a_worker_is_not_kept_for_a_job_of_a_user_at_his_limit(session):
     """Q17: nothing stands idle for what the limits keep back, whatever ends here."""
     rules = Rules(per_user={"running": 1})
