@@ -249,6 +249,19 @@ def test_a_backoff_goes_on(queue):
     assert (row["reason"], row["due_at"]) == ("begin_time", row["begin_at"])
 
 
+def test_no_less_than_it_has_cost_already(queue):
+    """E08: fewer retries or lost workers than were used are refused, and a deadline for what has started once."""
+    number = put(queue, {"retries": "3", "max_attempts": "3"})
+    with queue.session.writing() as tx:
+        tx.rows("UPDATE job SET user_used = 1, system_used = 1, attempt = 2 WHERE id = ?", (number,))
+    for word in ("retries=0", "retries=", "max_attempts=1", "deadline=2100-01-01"):
+        with pytest.raises(BadValue, match=r"used|started once"):
+            ops.edit(queue, [str(number)], [word])
+    assert [one.result for one in ops.edit(queue, [str(number)], ["retries=1", "max_attempts=2"])] == ["edited"]
+    with queue.session.writing() as tx:  # it has no attempts that a rule would find
+        tx.rows("UPDATE job SET user_used = 0, system_used = 0, attempt = 0 WHERE id = ?", (number,))
+
+
 def test_rows_that_cannot_be_read_are_left_alone(queue):
     """E18: what another member wrote there is not made to look like a job."""
     number = put(queue)

@@ -164,6 +164,23 @@ def test_cancel(tq):
     assert set(map(tuple, harness.ends(tq).values())) == {("canceled",), ("done",)}
 
 
+def test_edit(tq):
+    """E08, E18: what is said of an edit is so, and stays so; on a group's queue, whatever has failed, the job is proved."""
+    tq.root += "-group"
+    tq.ok("init", tq.root, "--group", os.getgid(), root=None)
+    first, *numbers = many(tq, {"argv": ["true"]})
+    words = ("--set", "time=5m", "--set", "priority=3")
+    for place, fault in enumerate(faults(tq, "edit", first, *words)):
+        number = numbers[place]
+        done = fail(tq, fault, "edit", number, *words, place=place)
+        card = tq.job(number)
+        found = card["priority"], card["request"]["time_s"], len(tq.history(number))
+        assert found == ((3, 300.0, 2) if done.code == 0 else (0, None, 1)), (fault, done)
+        assert harness.find(tq) == [], fault
+    harness.check(tq)
+    assert set(map(tuple, harness.ends(tq).values())) == {("done",)}
+
+
 def test_retry(tq):
     """Q39: the same for a retry; the job then runs once more, with the variables that were kept for it."""
     tq.env |= harness.SECRET

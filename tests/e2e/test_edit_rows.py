@@ -24,7 +24,7 @@ def test_one_row_in_history_and_nothing_else(tq):
     before = tq.job(number)
     assert (
         tq.ok("edit", number, "--set", "priority=9", "--set", "time=2h", "--dry-run").out
-        == f"{number} would be edited\n"
+        == f"{number} would be edited: priority 0 -> 9, time 1h -> 2h\n"
     )
     assert tq.job(number)["priority"] == 0
     done = tq.ok("edit", number, "--set", "priority=9", "--set", "time=2h", "--json").json
@@ -144,7 +144,7 @@ def test_a_deadline_that_is_set_later_ends_it(tq):
 def test_by_a_filter(tq):
     """E08: filters name jobs as for other verbs."""
     tagged, other = tq.submit("--tag", "a", "--", "true"), tq.submit("--", "true")
-    assert tq.ok("edit", "--tag", "a", "--set", "priority=2").out == f"{tagged} edited\n"
+    assert tq.ok("edit", "--tag", "a", "--set", "priority=2").out == f"{tagged} edited: priority 0 -> 2\n"
     assert (tq.job(tagged)["priority"], tq.job(other)["priority"]) == (2, 0)
 
 

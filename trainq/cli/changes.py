@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainq.base.errors import Denied
+from trainq.base.words import printable
 from trainq.cli.answer import Answer
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def _line(change: Change, already: str, would: str) -> str:
         return f"{name} already {already}"
     if change.error:
         return f"{name} {change.result}: {change.error}"
-    return f"{name} {would}{'canceled' if would and change.result == 'canceling' else change.result}"
+    what = f": {printable(change.facts['set'])}" if change.facts and "set" in change.facts else ""
+    return f"{name} {would}{'canceled' if would and change.result == 'canceling' else change.result}{what}"
 
 
 def _id(value: Any) -> Any:

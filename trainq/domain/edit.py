@@ -89,7 +89,18 @@ def edited(row: Mapping[str, Any], spec: Mapping[str, Any], sets: Mapping[str, A
     if columns["retries"]:
         doc.setdefault("retry_on", RETRY_ON)
     check_warn(doc.get("warn_s"), columns["time_s"])
+    _check_used(row, columns, sets)
     return Edited(columns, doc)
+
+
+def _check_used(row: Mapping[str, Any], columns: Mapping[str, Any], sets: Mapping[str, Any]) -> None:
+    """What it has cost already cannot be less than allowed; and a deadline is for the first start. Raises BadValue."""
+    if columns["retries"] < row["user_used"]:
+        raise BadValue(f"retries {columns['retries']} is below the {row['user_used']} that it has used")
+    if columns["max_attempts"] <= row["system_used"]:
+        raise BadValue(f"max_attempts {columns['max_attempts']} is used up: it has lost {row['system_used']} already")
+    if sets.get("deadline") is not None and row["attempt"]:
+        raise BadValue("it has started once, and a deadline is for the first start")
 
 
 def _put(doc: dict[str, Any], name: str, value: Any) -> None:
