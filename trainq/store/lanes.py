@@ -41,6 +41,12 @@ def newer(tx: Transaction, than: int) -> list[Any]:
     return tx.rows("SELECT id, queue, user_id, shape, array_id, most FROM lane WHERE id > ? ORDER BY id", (than,))
 
 
+def newest(tx: Transaction) -> tuple[int, bool]:
+    """The highest number of a lane, 0: there are none; and whether any queue is paused. Asked in each turn."""
+    row = tx.one("SELECT (SELECT max(id) FROM lane), EXISTS(SELECT 1 FROM queue WHERE paused_at IS NOT NULL)")
+    return row[0] or 0, bool(row[1])
+
+
 def count(tx: Transaction) -> int:
     """How many lanes there are."""
     return int(tx.value("SELECT count(*) FROM lane"))

@@ -66,19 +66,18 @@ class Scheduler:
 
     def look(self, tx: Transaction) -> Round:
         """What may be taken in this transaction."""
-        rows = lanes.newer(tx, self._newest)
+        newest, is_any_paused = lanes.newest(tx)
+        rows = lanes.newer(tx, self._newest) if newest > self._newest else []
         if rows and len(self._lanes.all) > 2 * lanes.count(tx):  # most of them nobody is in any more
             self.forget()
             rows = lanes.newer(tx, 0)
         if rows:
             found = [lane for row in rows if (lane := lanes.lane_of(row)) is not None and lane.queue in self.names]
             self._newest, self._lanes, self._open = rows[-1][0], Lanes([*self._lanes.all, *found], self.users), None
-        return Round(tx, self, self._without(queues.closed(tx)))
+        return Round(tx, self, self._without(queues.closed(tx)) if is_any_paused else self._lanes)
 
     def _without(self, closed: Mapping[str, object]) -> Lanes:
         """The lanes of the queues that are not paused; remembered as long as these are the same."""
-        if not closed:
-            return self._lanes
         if self._open is None or self._open[0] != closed.keys():
             found = Lanes([lane for lane in self._lanes.all if lane.queue not in closed], self.users)
             self._open = frozenset(closed), found
