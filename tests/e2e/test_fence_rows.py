@@ -468,3 +468,28 @@ def test_a_worker_outlives_a_gate_that_is_held(tq):
             assert re.search(r"held by pid \d+", worker.said("trouble")[0]["message"])
         assert worker.end().code == 0
     assert (tq.state(job), tq.job(job)["attempt"]["n"]) == ("done", 1)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_worker_that_is_to_stop_does_not_wait_for_ever_for_the_queue(tq, paused):
+    """E17, Q92: its job is frozen and cannot act on a TERM; once others may have it, it is killed where it stands, and the
+    worker ends. Who comes next gives the job back, and runs it."""
+    tq.env["TRAINQ_TIMES_LOCK_WAIT"] = "0.3s"
+    job = tq.submit("slow")
+    with tq.worker() as worker:
+        until(lambda: tq("logs", job).out)
+        pid = until(lambda: tq.job(job)["attempt"]["pid"])
+        if paused:
+            tq.ok("pause", job)
+        with gate_held(tq):
+            until(lambda: worker.said("trouble"))
+            time.sleep(2.5)  # one that stands still for people shows nothing when its lease has passed
+            until(lambda: status_of(pid) == "T")
+            worker.signal(signal.SIGTERM)
+            ended = worker.end()
+        assert ended.code == 1
+        assert [event["at_once"] for event in worker.said("stopping")] == [False, True]
+        assert not alive(pid)
+    (tq.dir / "go").touch()
+    tq.work()
+    assert (tq.state(job), tq.job(job)["attempt"]["n"]) == ("done", 2)

@@ -33,7 +33,7 @@ from trainq.worker.channel import Channel
 from trainq.worker.gpus import Gpus
 from trainq.worker.inbox import Inbox
 from trainq.worker.keepers import lock_name
-from trainq.worker.orders import KILL, Orders
+from trainq.worker.orders import KILL, STOP, Orders
 from trainq.worker.outage import Outage
 from trainq.worker.place import Place
 from trainq.worker.quarantine import Quarantine
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from trainq.domain.job import Claimed
     from trainq.ops.queue import Queue
-    from trainq.store.session import Transaction
+    from trainq.store.session import Session, Transaction
     from trainq.worker.place import Options, Report
 
 FRESH_S = 1.0
@@ -58,6 +58,7 @@ SHARED_START_S = 1.0
 """The same where every write costs others their turn: most jobs that end sooner are never told of as started."""
 RETRY_S = 1.0
 """After a turn that failed."""
+_LEFT_OPEN: list[Session] = []
 
 
 class Worker:
@@ -118,7 +119,7 @@ class Worker:
         require_directories(self.queue)
         if self.options.name:
             opened.callback(self._take_name().release)
-        opened.callback(self.session.close)
+        opened.callback(self._close_session)
         self._gpus = Gpus(self.options.devices, avoids=self.queue.settings.worker.foreign_gpus == "avoid")
         self._take_gpus()
         with self.session.writing() as tx:
@@ -169,6 +170,14 @@ class Worker:
         except Timeout as error:
             raise NotPossible(f"a worker named {self.name} is at work already", hint="trainq workers") from error
         return lock
+
+    def _close_session(self) -> None:
+        """Under the gate. If that cannot be had the connection stays open, and ends with the process: that writes nothing."""
+        try:
+            self.session.close()
+        except TrainqError as error:
+            self._teller.complain(error)
+            _LEFT_OPEN.append(self.session)
 
     def _leave(self) -> None:
         try:
@@ -431,6 +440,8 @@ class Worker:
                 attempt.lose()
             return
         self._teller.complain(error)
+        if self._orders.step == STOP and self._outage.lasts(self.times.zombie_after):
+            self._orders.insist(attempts)
         if isinstance(error, Unsure):
             self._adrift = True
             for attempt in attempts:

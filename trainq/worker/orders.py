@@ -39,6 +39,11 @@ class Orders:
         self.step, self.is_told = max(self.step, DRAIN), True
         self._say_draining(attempts, by)
 
+    def insist(self, attempts: Sequence[Attempt]) -> None:
+        """What is told to stop cannot act on it, and others may have it by now: the next step, without a word of anybody."""
+        self.step = KILL
+        self._stop(attempts, at_once=True)
+
     def _stop(self, attempts: Sequence[Attempt], *, at_once: bool) -> None:
         self._teller.say("stopping", running=len(attempts), at_once=at_once)
         for attempt in attempts:
