@@ -178,3 +178,34 @@ def test_gpus_that_are_not_there_are_refused(tq, wrong):
     done = tq("worker", "--once", *wrong, env={"PATH": "/nowhere"})
     assert (done.code, done.out) == (2, ""), done
     assert len(done.err.splitlines()) <= 2
+
+
+SMI = """#!/bin/sh
+case $1 in
+--query-gpu=index,uuid,name,memory.total) echo "0, GPU-$$NAME, Tesla T4, 15360" ;;
+--query-gpu=index,uuid) echo "0, GPU-$$NAME" ;;
+--query-compute-apps=*) echo asked >> asked; [ ! -e busy ] || echo "GPU-$$NAME, [Insufficient Permissions]" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver here")
+def test_our_own_job_is_not_taken_for_somebody_else(tq):
+    """E16: where the driver names no process (or counts them as no container does), one on a GPU that was given to a job
+    is that job's: `gpus` says so, and the GPU is given to the next as soon as the job has ended."""
+    name = f"{os.getpid()}-{tq.dir.parent.name}"
+    program = tq.home / "nvidia-smi"
+    program.write_text(
+        SMI.replace("$$NAME", name).replace(" asked;", f" {tq.dir}/asked;").replace(" busy ", f" {tq.dir}/busy ")
+    )
+    program.chmod(0o755)
+    tq.env["PATH"] = f"{tq.home}:{tq.env['PATH']}"
+    job = tq.submit("--gpus", "1", "--shell", "touch busy; until [ -e go ]; do sleep 0.1; done; rm busy")
+    with tq.worker("--slots", "1", "--gpus", "auto") as worker:
+        until((tq.dir / "busy").exists)
+        looks = (tq.dir / "asked").stat().st_size
+        until(lambda: (tq.dir / "asked").stat().st_size >= looks + 2 * len("asked\n"))  # what the first saw is told
+        (gpu,) = tq.ok("gpus", "--json").json["items"]
+        assert (gpu["job"], gpu["foreign"]) == (job, None), worker.log
+        (tq.dir / "go").touch()
+        until(lambda: tq.state(job) == "done")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainq.worker.devices import Looker, is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trainq.domain.devices import Device
 
@@ -30,14 +30,18 @@ class Gpus:
         self,
         slow: Callable[[Callable[[], None], Callable[[BaseException | None], None]], None],
         then: Callable[[], None],
+        held: Collection[str],
     ) -> None:
-        """Have it looked when it is time, in the pool; `then` is called in the loop's thread when something has changed."""
+        """Have it looked when it is time, in the pool; `then` is called in the loop's thread when something has changed.
+
+        `held` are the GPUs that jobs here have: a process on them that the driver cannot name is theirs.
+        """
         looker = self._looker
         if looker is None or not looker.begin(EVERY_S):
             return
 
         def work() -> None:
-            looker.refresh()
+            looker.refresh(held)
 
         def looked(_error: BaseException | None) -> None:  # what was seen last stays
             if looker.seen.devices != self.devices:

@@ -276,7 +276,8 @@ class Worker:
             self._poll_at = now + self.times.poll
             self._look_at_bell()
             self._channel.listen_again()
-            self._gpus.look(self._inbox.slow, self._take_gpus)
+            held = [name for attempt in self._attempts() for name in attempt.claimed.gpus]
+            self._gpus.look(self._inbox.slow, self._take_gpus, held)
             self._slots.wake_keepers()
             if self._slots.end_strays():
                 self._may_be_work = True
