@@ -303,6 +303,29 @@ def test_cancel_retry_and_prune_are_the_owner_s(members):
     ann.ok("cancel", again)
 
 
+def test_hold_release_pause_and_reopening_are_the_owner_s(members):
+    """E08, E06, Q58: the same of what waits, of what runs, and of what was skipped because of a job of one's own."""
+    ann, bob = members
+    waits, runs = ann.submit("--hold", "--", "true"), ann.submit("--", "sleep", "60")
+    free, failing = ann.submit("--priority", "-1", "--", "true"), bob.submit("--priority", "-1", "--", "false")
+    skipped = ann.submit("--after", f"ok:{failing}", "--", "true")
+    bob.ok("worker", "--until", "idle")
+    until(lambda: ann.state(skipped) == "skipped")
+    before = {number: ann.history(number) for number in (waits, free, skipped)}
+    with ann.worker("--max-jobs", "1"):
+        until(lambda: ann.job(runs)["attempt"]["pid"])
+        for words in (("hold", free), ("release", waits), ("pause", runs)):
+            refused = bob(*words, "--json")
+            assert (refused.code, refused.json["error"]) == (4, "denied"), refused
+        ann.ok("pause", runs)
+        assert bob("resume", runs).code == 4
+        assert ann.job(runs)["reason"] == "frozen"
+        ann.ok("cancel", runs, "--wait")
+    done = bob("retry", failing, "--with-dependants", "--json")
+    assert (done.code, results(done)) == (7, [(failing, "retried"), (skipped, "denied")])
+    assert {number: ann.history(number) for number in before} == before
+
+
 def results(done):
     return [(item["id"], item["result"]) for item in done.json["items"]]
 
