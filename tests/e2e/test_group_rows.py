@@ -892,3 +892,18 @@ def test_a_row_that_was_changed_after_an_edit_is_refused(two):
     bob.work()
     refused(bob, number + 2)
     assert [bob.state(number + n) for n in (1, 3)] == ["done", "done"]
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_with_fair_members_take_turns(two, fair):
+    """CLI.md `[queues] fair`: who has the least running goes first, though others came before; without it the oldest."""
+    ann, bob = two
+    ann.types(queues=f"fair = {str(fair).lower()}")
+    anns = [ann.submit("--", "sleep", "60") for _ in range(2)]
+    bobs = bob.submit("--cwd", "/", "--", "sleep", "60")  # his own directories are shut
+    users = [word for user_id in (ANN, BOB) for word in ("--users", str(user_id))]
+    with ann.worker("--slots", "2", *users):
+        running = until(lambda: (found := [job["id"] for job in ann.jobs("--state", "running")])[1:] and found)
+        assert running == ([anns[0], bobs] if fair else anns)
+        for number in (*anns, bobs):
+            ann("cancel", number)
