@@ -67,6 +67,13 @@ def test_one_that_is_held(tq):
     assert "no_worker" in tq.ok("status").out
 
 
+def test_a_begin_is_the_same_for_every_task(tq):
+    """E05, E07: a time that is told from now on is one time."""
+    number = tq.submit("--array", "0-50", "--begin", "+1h", "--", "true")
+    tasks = tq.ok("status", number, "--json").json["tasks"]
+    assert len({task["waiting_for"] for task in tasks}) == 1
+
+
 def test_verbs_pass_over_the_tasks_that_do_not_allow_them(tq):
     """E05, CLI: `hold`, `edit` and `pause` act on every task of an array that allows it; the others are told, and exit 0."""
     number = tq.submit("--array", "0-1%1", "--shell", "until [ -e go ]; do sleep 0.1; done")
@@ -96,7 +103,8 @@ def test_explain_says_one_thing_of_an_array(tq):
         assert (runs["state"], runs["reason"]) == ("running", "limit")
         assert runs["why"] == ["0/10, 1 running", f"{number}[1] is next: limit: at most 1 of its array run at once"]
         (task,) = tq.ok("explain", f"{number}[3]", "--json").json["items"]
-        assert task["reason"] == "limit"
+        assert (task["reason"], task["starts_in_s"]) == ("limit", None)
+        assert [one["reason"] for one in task["workers"]] == ["limit: at most 1 of its array run at once"]
         assert tq.ok("explain", number).out.startswith(f"array {number} (")
         (tq.dir / "go").touch()
         until(lambda: tq.ok("status", number, "--json").json["state"] == "done")
@@ -339,6 +347,19 @@ def test_the_size_of_a_queue_counts_every_task(tq):
     assert tq("submit", "--array", "0-1", "--", "true", env=limit).code == 9
     tq.ok("submit", "--", "true", env=limit)
     assert tq("submit", "--", "true", env=limit).code == 9
+
+
+def test_an_array_that_does_not_fit_stores_nothing(tq):
+    """Q18: ten tasks into a queue of at most five: exit 9, no row, no number taken; sweeps and files of rows the same."""
+    limit = {"TRAINQ_LIMITS_QUEUE_SIZE": "5"}
+    (tq.dir / "runs.csv").write_text("lr\n" + "1\n" * 6)
+    for words in (("--array", "0-9"), ("--array", "0-9%2"), ("--sweep", "lr=1,2,3,4,5,6"), ("--params", "runs.csv")):
+        refused = tq("submit", *words, "--", "true", env=limit)
+        assert (refused.code, refused.out, "0 of at most 5 jobs" in refused.err) == (9, "", True), refused
+        assert tq.jobs() == tq.jobs("--tasks") == []
+    assert tq.submit("--array", "0-4", "--", "true", env=limit) == 1
+    assert tq("submit", "--array", "0-0", "--", "true", env=limit).code == 9
+    assert tq.ok("status", "--summary", "--json").json["total"] == 5
 
 
 def test_an_array_ages_as_one(tq):

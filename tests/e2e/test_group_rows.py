@@ -282,8 +282,29 @@ def test_who_is_not_in_the_group_is_locked_out(two, place):
         stranger.python("import os, sys; os.listdir(sys.argv[1])", ann.root)
 
 
+def test_lists_by_user(two):
+    """Q57: two users submit five each: `--user` shows that user's, newest first, `--all` all ten; an array is one of the five."""
+    ann, bob = two
+    numbers: dict[int, list[int]] = {ANN: [], BOB: []}
+    for turn in range(5):
+        for who, user_id in ((ann, ANN), (bob, BOB)):
+            numbers[user_id].append(who.submit(*(("--array", "0-3") if turn == 4 else ()), "--", "true"))
+    names = {user_id: ann.job(numbers[user_id][0])["user"] for user_id in (ANN, BOB)}
+    for who in (ann, bob):
+        everything = [item["id"] for item in who.ok("status", "--all", "--json").json["items"]]
+        assert everything == sorted([*numbers[ANN], *numbers[BOB]], reverse=True)
+        for user_id in (ANN, BOB):
+            found = who.ok("status", "--all", "--user", names[user_id], "--json").json
+            assert [item["id"] for item in found["items"]] == numbers[user_id][::-1]
+            assert (found["total"], {item["user"] for item in found["items"]}) == (5, {names[user_id]})
+    ids = ",".join(map(str, numbers[ANN]))
+    assert [one["result"] for one in bob("cancel", ids, "--json").json["items"]] == ["denied"] * 8
+    assert bob("cancel", f"{numbers[ANN][4]}[1]").code == 4
+    assert ann.ok("status", numbers[ANN][4], "--json").json["counts"]["canceled"] == 0
+
+
 def test_cancel_retry_and_prune_are_the_owner_s(members):
-    """Others' jobs: exit 4 and nothing changed. One's own: canceled, retried under its proof, run, pruned. The queue's
+    """Q58: others' jobs: exit 4 and nothing changed. One's own: canceled, retried under its proof, run, pruned. The queue's
     owner may all of it."""
     ann, bob = members
     anns, bobs = ann.submit("--", "true"), bob.submit("--", "true")

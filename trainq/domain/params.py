@@ -7,6 +7,7 @@ parameters takes those and no others.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from trainq.base.errors import BadParam, BadValue
@@ -14,6 +15,7 @@ from trainq.base.words import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from json import JSONDecoder
 
     from trainq.domain.types import TypeSpec
 
@@ -70,16 +72,23 @@ def parse_value(text: str) -> Any:
     """A value that parses as JSON is that, else text. BadValue only for JSON nested beyond all sense."""
     if text[:1] not in _JSON_STARTS:
         return text
-    import json
-
     try:
-        value = json.loads(text, parse_constant=_not_json, parse_float=_finite)
+        value = _decoder().decode(text)
     except RecursionError:
         raise BadValue(f"nested more than {DEEPEST} deep: {quoted(text, 40)}") from None
     except ValueError:  # not JSON, or a number too long for Python to read
         return text
-    _check_depth(value)
+    if isinstance(value, (dict, list)):
+        _check_depth(value)
     return value
+
+
+@cache
+def _decoder() -> JSONDecoder:
+    """Made once: a file of parameters has a hundred thousand values."""
+    import json
+
+    return json.JSONDecoder(parse_constant=_not_json, parse_float=_finite)
 
 
 _JSON_STARTS: Final = tuple('{["-0123456789tfn \t\n\r')

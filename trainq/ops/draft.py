@@ -63,6 +63,8 @@ class Shared(NamedTuple):
     kept: environment.Environment
     types: dict[str, TypeSpec]
     code: Code
+    now: float
+    """The time of the call: `+2h` is one time for all of its jobs."""
 
 
 def share(queue: Queue, asked: Asked | None = None) -> Shared:
@@ -74,7 +76,7 @@ def share(queue: Queue, asked: Asked | None = None) -> Shared:
         raise BadValue(f"the working directory is gone: {error.strerror}", hint="cd to one that exists") from error
     return Shared(
         queue, frozenset((DEFAULT_QUEUE, *settings.queues.names)), os.environ, {}, cwd, settings.limits.max_attempts,
-        environment.filter_environment(os.environ, (), {}), {}, Code(queue, asked),
+        environment.filter_environment(os.environ, (), {}), {}, Code(queue, asked), clock.now(),
     )  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def _check(request: Request, shared: Shared) -> Draft:
     code = shared.code.document(cwd, request)
     spec = {"cwd": cwd, **({"code": code} if code else {}), **_spec(request, kind, given, seed, own)}
     spec |= _needs(values, kind, shared)
-    begin_at, deadline_at = _times(values) if "begin" in values or "deadline" in values else (None, None)
+    begin_at, deadline_at = _times(values, shared.now) if "begin" in values or "deadline" in values else (None, None)
     job = NewJob(
         queue=_queue(values, kind, shared),
         name=values.get("name") or readable(default_name(request.type, request.argv, request.shell)),
@@ -132,9 +134,8 @@ def _check(request: Request, shared: Shared) -> Draft:
     return Draft(job, on_duplicate, own.private, code.get("snapshot"), values.get("after", ()), request.where)
 
 
-def _times(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def _times(values: Mapping[str, Any], now: float) -> tuple[float | None, float | None]:
     """When it may start at the earliest and must have started at the latest. Raises BadValue where that cannot be."""
-    now = clock.now()
     begin_at = moment(values["begin"], now) if "begin" in values else None
     deadline_at = moment(values["deadline"], now) if "deadline" in values else None
     check_times(begin_at, deadline_at, now, values.get("deadline", ""))

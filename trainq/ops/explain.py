@@ -106,9 +106,10 @@ def _waiting(tx: Transaction, why: Why, row: reads.Row, item: dict[str, Any]) ->
         item["why"].append(f"{item['position'] - 1} of its queue come before it")
     if not item["why"]:
         item["why"].append("a worker has room for it and will take it at its next look")
-    item["starts_in_s"] = min(
-        (at for one in why.benches if (at := _free_in(tx, why, one, lane)) is not None), default=None
-    )
+    if verdict.reason != "limit":  # what is counted elsewhere may go on for ever
+        item["starts_in_s"] = min(
+            (at for one in why.benches if (at := _free_in(tx, why, one, lane)) is not None), default=None
+        )
     item["help"] = item["help"] or _help(why, lane, verdict.reason)
 
 

@@ -94,6 +94,9 @@ class Why:
         no = serves(bench, lane) or lacks(lane.shape, bench.offer, bench.left)
         if no is not None:
             return no
+        limit = over_user_limit(lane, self.rules, self.use)
+        if limit is not None:
+            return f"limit: at most {limit}"
         models = {device.name for device in bench.left.devices}
         closed = closed_models(lane.shape, models, self.rules, self.use)
         if lane.shape.gpus and not fits(lane.shape, bench.left, closed):
