@@ -173,6 +173,14 @@ def test_fair_is_whose_turn_it_is():
     assert pick(Lanes(lanes), heads((1, 1, 1), (2, 0, 2)), left, Rules(fair=True), use).lane.id == 1
 
 
+def test_lanes_are_remembered_once_for_all_remainders_that_leave_room_for_them():
+    """A worker among thousands of lanes has a thousand remainders, not as many copies of all lanes."""
+    known = Lanes(lanes_of(*(Shape(cpus=n) for n in range(10))))
+    some = [known.fitting(Offer("h1", 1, (), cpus, 100 + cpus)) for cpus in (5, 20, 30, 6, 5)]
+    assert [len(one) for one in some] == [6, 10, 10, 7, 6]
+    assert some[1] is some[2]
+
+
 def test_limits_are_by_type_user_and_array():
     """Q16: the GPUs that run count by the words of their model; limits of a user and of an array close their lanes."""
     use = Use([Running(1, 1, A100, 2, 3), Running(2, 2, V100, 1, 4), Running(1, 3, None, 5, 0, array_id=9)])

@@ -173,6 +173,7 @@ class Lanes:
         self.mine = [lane for lane in self.all if users is None or lane.user_id in users]
         self.has_most = any(lane.most is not None for lane in self.all)
         self._fitting: dict[Offer, Among] = {}
+        self._known: dict[tuple[int, ...], Among] = {}  # by number: many remainders leave room for the same lanes
 
     def fitting(self, left: Offer) -> Among:
         """Those of mine that fit into what is free, whatever the limits."""
@@ -180,8 +181,15 @@ class Lanes:
         if known is None:
             if len(self._fitting) >= REMEMBERED:
                 self._fitting.clear()
-            known = self._fitting[left] = Among(lane for lane in self.mine if fits(lane.shape, left))
+                self._known.clear()
+            known = self._fitting[left] = self._among([lane for lane in self.mine if fits(lane.shape, left)])
         return known
+
+    def _among(self, some: list[Lane]) -> Among:
+        numbers = tuple([lane.id for lane in some])
+        if numbers not in self._known:
+            self._known[numbers] = Among(some)
+        return self._known[numbers]
 
 
 def given(lane: Lane, left: Offer, rules: Rules, use: Use) -> tuple[Device, ...]:
