@@ -297,13 +297,14 @@ def test_the_mark_of_another_job_is_left_alone(tq):
 # E12 -------------------------------------------------------------------------------------------------------------
 
 PIECES = """
-import json, os, signal, sys, time
+import signal
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+import os, sys, time
 path = os.path.join(os.environ['TRAINQ_CHECKPOINT_DIR'], 'step')
 step = int(open(path).read()) if os.path.exists(path) else 0
 print('from', step, os.environ['TRAINQ_RESUME'], os.environ.get('TRAINQ_RESUME_REASON'), flush=True)
-stop = []
-signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-while step < 100:
+while step < 250:
     step += 1
     time.sleep(0.02)
     if stop:
@@ -317,7 +318,7 @@ def test_a_script_runs_to_its_end_in_pieces(tq):
     """E12: a script that saves on TERM and exits 75 runs to its end under a time limit much shorter than itself; no
     attempt costs anything, each begins where the one before ended."""
     tq.script("pieces.py", PIECES)
-    job = tq.submit("--time", "0.7s", "--grace", "30s", "--max-attempts", "1", "--", sys.executable, "pieces.py")
+    job = tq.submit("--time", "2s", "--grace", "30s", "--max-attempts", "1", "--", sys.executable, "pieces.py")
     tq.work()
     card = tq.job(job)
     assert card["state"] == "done", card
