@@ -56,6 +56,16 @@ def test_the_worker_that_would_help_has_what_is_asked_for(tq):
     assert explained(tq, job)["help"] == "trainq worker --queue cpu, on a host with 2 a100"
 
 
+def test_nobody_knows_when_a_paused_queue_goes_on(tq):
+    """Q34, Q59: there is room, and no time to tell of."""
+    job = tq.submit("--", "true")
+    tq.ok("pause", "--all")
+    with tq.worker():
+        until(lambda: tq.ok("workers", "--json").json["items"])
+        said = explained(tq, job)
+    assert (said["starts_in_s"], said["help"]) == (None, "trainq resume --queue default")
+
+
 def test_worker_by_worker(tq):
     """Issue: `h2: 1 of 2 a100 free, needs 2; h3: serves queue cpu only`, position, and an estimate from progress."""
     first = tq.submit("--gpu-type", "a100", "--shell", f"trainq report --progress 0.5; {WAITS}")

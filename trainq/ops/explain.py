@@ -106,7 +106,7 @@ def _waiting(tx: Transaction, why: Why, row: reads.Row, item: dict[str, Any]) ->
         item["why"].append(f"{item['position'] - 1} of its queue come before it")
     if not item["why"]:
         item["why"].append("a worker has room for it and will take it at its next look")
-    if verdict.reason != "limit":  # what is counted elsewhere may go on for ever
+    if closed is None and verdict.reason != "limit":  # a pause, and what is counted elsewhere, may go on for ever
         item["starts_in_s"] = min(
             (at for one in why.benches if (at := _free_in(tx, why, one, lane)) is not None), default=None
         )
