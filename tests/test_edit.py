@@ -36,7 +36,6 @@ STAYS = {
     "message",
     "first_reason",
     "lane_id",
-    "tags",
 }
 
 
@@ -66,13 +65,17 @@ def put(queue, words=None, **more):
     return submit(queue, [Request({**sets, **more.pop("values", {})}, **({"argv": ("true",)} | more))]).changes[0].id
 
 
+def edit(queue, words, sets, **more):
+    return ops.edit(queue, words, sets, **more)
+
+
 def job(queue, number):
     """All that is known of a job, but for when and as which number it was put in."""
     with queue.session.reading() as tx:
         row = dict(tx.one("SELECT * FROM job WHERE id = ?", (number,)))
         spec = json.loads(tx.value("SELECT doc FROM spec WHERE job_id = ?", (number,)))
         lane = tuple(tx.one("SELECT queue, user_id, shape, array_id, most FROM lane WHERE id = ?", (row["lane_id"],)))
-    return {**{name: value for name, value in row.items() if name not in STAYS}, "tags": row["tags"]}, spec, lane
+    return {name: value for name, value in row.items() if name not in STAYS}, spec, lane
 
 
 def events(queue, number):
@@ -112,7 +115,7 @@ def test_an_edited_job_is_as_if_it_had_been_submitted_so(queue, first, then):
     before = job(queue, number)
     wanted, trouble = tried(put, queue, merged(first, then))
     sets = [f"{name}={word}" for name, word in then.items()]
-    changes, refused = tried(ops.edit, queue, [str(number)], sets)
+    changes, refused = tried(edit, queue, [str(number)], sets)
     assert refused == trouble
     if refused is not None:
         assert job(queue, number) == before
@@ -145,7 +148,7 @@ def test_what_is_taken_away_is_as_it_would_be_without(queue):
     )
     plain = put(queue, type="t", argv=None, values={"seed": 1, "on_duplicate": "run"})
     names = ("time", "retries", "priority", "name", "tag", "max_attempts", "queue", "cpus", "begin")
-    (change,) = ops.edit(queue, [str(number)], [f"{name}=" for name in names])
+    (change,) = edit(queue, [str(number)], [f"{name}=" for name in names])
     assert change.result == "edited"
     (row, spec, lane), (wanted, wanted_spec, wanted_lane) = job(queue, number), job(queue, plain)
     assert {name: row[name] for name in (*COLUMNS.values(), "state", "reason", "due_at")} == {
@@ -205,7 +208,7 @@ def test_names_may_be_spelled_as_on_the_command_line():
 
 def test_nothing_named_is_refused(queue):
     with pytest.raises(Usage):
-        ops.edit(queue, ["1"], [])
+        edit(queue, ["1"], [])
 
 
 def test_what_runs_or_has_ended_stays(queue):
@@ -215,10 +218,8 @@ def test_what_runs_or_has_ended_stays(queue):
         claim_next(tx, join(tx))
     before = job(queue, number)
     with pytest.raises(NotPossible, match="runs; only what waits is edited"):
-        ops.edit(queue, [str(number)], ["priority=3"])
-    assert [one.result for one in ops.edit(queue, [f"{number}", f"{number}-{number + 5}"], ["priority=3"])] == [
-        "refused"
-    ]
+        edit(queue, [str(number)], ["priority=3"])
+    assert [one.result for one in edit(queue, [f"{number}", f"{number}-{number + 5}"], ["priority=3"])] == ["refused"]
     assert job(queue, number) == before
 
 
@@ -227,7 +228,7 @@ def test_what_else_holds_it_stays(queue):
     number = put(queue, {"begin": "2100-01-01"})
     with queue.session.writing() as tx:
         assert holds.hold(tx, number, "ann")
-    ops.edit(queue, [str(number)], ["begin="])
+    edit(queue, [str(number)], ["begin="])
     row = job(queue, number)[0]
     assert (row["state"], row["reason"], row["due_at"], row["begin_at"]) == ("held", "user", None, None)
     with queue.session.writing() as tx:
@@ -241,10 +242,10 @@ def test_a_backoff_goes_on(queue):
     with queue.session.writing() as tx:
         tx.rows("UPDATE job SET state = 'held', reason = 'backoff', due_at = ? WHERE id = ?", (tx.now + 1000, number))
         due = tx.now + 1000
-    ops.edit(queue, [str(number)], ["begin=2000-01-01"])
+    edit(queue, [str(number)], ["begin=2000-01-01"])
     row = job(queue, number)[0]
     assert (row["state"], row["due_at"]) == ("held", pytest.approx(due))
-    ops.edit(queue, [str(number)], ["begin=2100-01-01"])
+    edit(queue, [str(number)], ["begin=2100-01-01"])
     row = job(queue, number)[0]
     assert (row["reason"], row["due_at"]) == ("begin_time", row["begin_at"])
 
@@ -256,8 +257,8 @@ def test_no_less_than_it_has_cost_already(queue):
         tx.rows("UPDATE job SET user_used = 1, system_used = 1, attempt = 2 WHERE id = ?", (number,))
     for word in ("retries=0", "retries=", "max_attempts=1", "deadline=2100-01-01"):
         with pytest.raises(BadValue, match=r"used|started once"):
-            ops.edit(queue, [str(number)], [word])
-    assert [one.result for one in ops.edit(queue, [str(number)], ["retries=1", "max_attempts=2"])] == ["edited"]
+            edit(queue, [str(number)], [word])
+    assert [one.result for one in edit(queue, [str(number)], ["retries=1", "max_attempts=2"])] == ["edited"]
     with queue.session.writing() as tx:  # it has no attempts that a rule would find
         tx.rows("UPDATE job SET user_used = 0, system_used = 0, attempt = 0 WHERE id = ?", (number,))
 
@@ -268,10 +269,29 @@ def test_rows_that_cannot_be_read_are_left_alone(queue):
     with queue.session.writing() as tx:
         tx.rows("UPDATE spec SET doc = '[1]' WHERE job_id = ?", (number,))
     with pytest.raises(NotPossible, match="its rows were changed"):
-        ops.edit(queue, [str(number)], ["cpus=3"])
+        edit(queue, [str(number)], ["cpus=3"])
     with queue.session.writing() as tx:
         assert tx.value("SELECT doc FROM spec WHERE job_id = ?", (number,)) == "[1]"
         tx.rows('UPDATE spec SET doc = \'{"argv":["true"]}\' WHERE job_id = ?', (number,))
+
+
+def test_the_history_has_one_short_line_of_any_value(queue):
+    """E08: a shell line of any bytes can be edited as it can be submitted, and be edited away."""
+    number = put(queue)
+    for words in ("on_end=echo a\necho \udcff" + "x" * 5000, "on_end="):
+        assert edit(queue, [str(number)], [words])[0].result == "edited"
+        message = events(queue, number)[-1]["message"]
+        message.encode()
+        assert message.isprintable()
+        assert len(message) < 300
+
+
+@pytest.mark.parametrize("name", ["param", "params", "argv", "shell", "type"])
+def test_what_a_job_executes_is_no_unknown_name(name):
+    """E08: the hint says what to do, and suggests no field that looks like it."""
+    with pytest.raises(BadValue, match=f"{name} of a job is not edited") as caught:
+        read_sets([f"{name}=x"])
+    assert caught.value.hint == "trainq cancel, then submit it anew"
 
 
 def test_a_spec_file_tells_of_both(tmp_path):

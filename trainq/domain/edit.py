@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainq.base.errors import BadValue
 from trainq.base.units import exact_duration, rfc3339
-from trainq.base.words import nearest, quoted
+from trainq.base.words import nearest, printable, quoted
 from trainq.domain.devices import CPU
 from trainq.domain.job import RETRY_ON
-from trainq.domain.request import BY_NAME, FIELDS, IN_SPEC, check_warn
+from trainq.domain.request import BY_NAME, EXECUTED, FIELDS, IN_SPEC, check_warn
 from trainq.domain.shape import MIB, asked_gpus, size_words
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ COLUMNS: Final = {
 }  # fmt: skip
 """The columns of those that stand in the job's row; the others stand in its document."""
 _GPUS: Final = ("gpus", "gpu_type", "vram")
+_SHOWN: Final = 80
+"""So much of a text is said of it in the history."""
 
 
 class Edited(NamedTuple):
@@ -57,10 +59,10 @@ def read_sets(words: Iterable[str]) -> dict[str, Any]:
 
 def _field(name: str) -> Field:
     field = BY_NAME.get(name)
-    if field is None:
+    if field is None and name not in EXECUTED:
         near = nearest(name, EDITABLE)
         raise BadValue(f"nothing of that name is edited: {quoted(name)}", hint=near or ", ".join(EDITABLE))
-    if not field.editable:
+    if field is None or not field.editable:
         hint = "trainq hold" if name == "hold" else "trainq cancel, then submit it anew"
         raise BadValue(f"{name} of a job is not edited", hint=hint)
     return field
@@ -146,4 +148,5 @@ def _words(name: str, value: Any) -> str:
         return size_words(-(-value // MIB))
     if isinstance(value, list):
         return ",".join(map(str, value))
-    return str(value).strip(",") if name == "tag" else str(value)
+    text = printable(str(value).strip(",") if name == "tag" else str(value))
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -307,6 +307,8 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("seed", ("--seed",), _read_whole(-(2**63), 2**63 - 1), _whole(-(2**63), 2**63 - 1), "part of the fingerprint; 0", "N"),
 )  # fmt: skip
 
+EXECUTED: Final = ("type", "param", "params", "argv", "shell")
+"""What else is asked for a job, besides the fields: all that it executes."""
 BY_NAME: Final[dict[str, Field]] = {field.name: field for field in FIELDS}
 IN_SPEC: Final[dict[str, str]] = {field.name: field.spec for field in FIELDS if field.spec is not None}
 
