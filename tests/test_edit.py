@@ -33,7 +33,6 @@ STAYS = {
     "submitted_at",
     "eligible_at",
     "changed_at",
-    "message",
     "first_reason",
     "lane_id",
 }
@@ -284,6 +283,15 @@ def test_the_history_has_one_short_line_of_any_value(queue):
         message.encode()
         assert message.isprintable()
         assert len(message) < 300
+
+
+def test_a_move_by_an_edit_leaves_no_message_with_the_job(queue):
+    """E08: what has changed is said in the history; the card of the job says nothing of it."""
+    number = put(queue)
+    for word in ("begin=2100-01-01", "begin="):
+        edit(queue, [str(number)], [word])
+        assert events(queue, number)[-1]["message"].startswith("begin ")
+        assert job(queue, number)[0]["message"] is None
 
 
 @pytest.mark.parametrize("name", ["param", "params", "argv", "shell", "type"])

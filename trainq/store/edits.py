@@ -39,7 +39,9 @@ def edit(
     values = (*(columns[column] for column in COLUMNS.values()), lane_id, due_at, state, reason, eligible_at, *changed)
     tx.rows(_SQL, (*values, job["id"]))
     tx.rows("UPDATE spec SET doc = ? WHERE job_id = ?", (doc, job["id"]))
-    if not is_move:
+    if is_move:
+        tx.rows("UPDATE job SET message = ? WHERE id = ?", (job["message"], job["id"]))  # that one was for the history
+    else:
         note(tx, job["id"], state, "edited", by, message)
 
 
