@@ -7,11 +7,12 @@ import json
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from store_builders import claim_next, counts_are_real, join
+from store_builders import claim_next, counts_are_real, dump, join
 
 from trainq.artifacts import proofs
-from trainq.base.errors import BadValue, NotPossible, TrainqError, Usage
+from trainq.base.errors import BadValue, GpuLimit, NotPossible, TrainqError, UnknownGpuType, Usage
 from trainq.domain.edit import COLUMNS, EDITABLE, read_sets
+from trainq.domain.job import NewArray
 from trainq.domain.request import BY_NAME, FIELDS, Request
 from trainq.ops import edit as ops
 from trainq.ops.init import init
@@ -65,7 +66,7 @@ def put(queue, words=None, **more):
 
 
 def edit(queue, words, sets, **more):
-    return ops.edit(queue, words, sets, **more)
+    return ops.edit(queue, words, sets, **more).changes
 
 
 def job(queue, number):
@@ -274,6 +275,36 @@ def test_rows_that_cannot_be_read_are_left_alone(queue):
         tx.rows('UPDATE spec SET doc = \'{"argv":["true"]}\' WHERE job_id = ?', (number,))
 
 
+@pytest.mark.parametrize(
+    ("sets", "error"),
+    [
+        (["gpu_type=nope"], UnknownGpuType),
+        (["gpu_type=a100", "gpus=4"], GpuLimit),
+        (["warn=5m"], BadValue),
+        (["warn=5m", "time=60s"], BadValue),
+        (["deadline=2000-01-01"], BadValue),
+        (["begin=2101-01-01", "deadline=2100-01-01"], BadValue),
+    ],
+)
+def test_a_value_that_fits_none_of_several_is_a_bad_value(queue, sets, error):
+    """E08: what a submit refuses is refused of several jobs, and of an array, as it is of one: 2, and nothing is stored."""
+    first, second = put(queue), put(queue)
+    array = an_array(queue, 3)
+    before = dump(queue.session)
+    for words in ([f"{first},{second}"], [str(array)]):
+        for dry_run in (False, True):
+            with pytest.raises(error):
+                edit(queue, words, ["priority=5", *sets], dry_run=dry_run)
+    assert dump(queue.session) == before
+
+
+def test_a_value_that_fits_some_of_several_is_theirs(queue):
+    """E08: each of several answers for itself."""
+    limited, free = put(queue, {"time": "1h"}), put(queue)
+    done = edit(queue, [f"{limited},{free}"], ["warn=5m"])
+    assert [(one.id, one.result) for one in done] == [(limited, "edited"), (free, "refused")]
+
+
 def test_the_history_has_one_short_line_of_any_value(queue):
     """E08: a shell line of any bytes can be edited as it can be submitted, and be edited away."""
     number = put(queue)
@@ -300,6 +331,30 @@ def test_what_a_job_executes_is_no_unknown_name(name):
     with pytest.raises(BadValue, match=f"{name} of a job is not edited") as caught:
         read_sets([f"{name}=x"])
     assert caught.value.hint == "trainq cancel, then submit it anew"
+
+
+def an_array(queue, count):
+    tasks = [
+        Request({"name": "many"}, argv=("true",), task={"index": n, "count": count, "number": n}) for n in range(count)
+    ]
+    return submit(queue, tasks, array=NewArray(None)).changes[0].id
+
+
+def test_lists_show_what_all_tasks_of_an_array_have(queue):
+    """E05, E08: an array that is meant as a whole shows the value, also when its tasks had it already."""
+    number = an_array(queue, 2)
+    for index in range(2):
+        assert edit(queue, [f"{number}[{index}]"], ["priority=9"])[0].result == "edited"
+    assert priority_of(queue, number) == 0
+    assert [one.result for one in edit(queue, [str(number)], ["priority=9"], dry_run=True)] == ["already"] * 2
+    assert priority_of(queue, number) == 0
+    assert [one.result for one in edit(queue, [str(number)], ["priority=9"])] == ["already"] * 2
+    assert priority_of(queue, number) == 9
+
+
+def priority_of(queue, array):
+    with queue.session.reading() as tx:
+        return tx.value("SELECT priority FROM job_array WHERE id = ?", (array,))
 
 
 def test_a_spec_file_tells_of_both(tmp_path):

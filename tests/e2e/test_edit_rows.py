@@ -156,3 +156,20 @@ def test_a_retry_goes_by_what_was_edited(tq):
     tq.ok("retry", number)
     card = tq.job(number)
     assert (card["name"], card["request"]["cpus"], json.dumps(card["command"]["argv"])) == ("second", 2, '["false"]')
+
+
+def test_a_queue_that_is_paused_is_told_of(tq):
+    """E08: as at a submit, for who moves a job where nothing is started from; not for who leaves it there."""
+    number = tq.submit("--", "true")
+    tq.ok("pause", "--queue", "gpu")
+    assert "queue gpu is paused" in tq.ok("edit", number, "--set", "queue=gpu").err
+    assert tq.ok("edit", number, "--set", "priority=2").err == ""
+
+
+def test_a_bad_value_for_several_is_2(tq):
+    """E08: refused as for one, with one line, whatever the number of jobs."""
+    number = tq.submit("--array", "0-2", "--", "true")
+    done = tq("edit", number, "--set", "priority=3", "--set", "warn=60s")
+    assert (done.code, done.out) == (2, "")
+    assert "needs a time limit" in done.err
+    assert len(tq.history(f"{number}[1]")) == 1

@@ -878,6 +878,7 @@ def test_only_the_owner_edits_what_is_executed(members):
     job = bob.submit("--shell", "echo ran > ran")
     for member, set_, code in (
         (bob, "time=1h", 0), (bob, "queue=default", 0), (bob, "time=2h", 0), (ann, "priority=3", 0), (ann, "time=3h", 4), (ann, "on_end=true", 4),
+        (ann, "retries=1", 4), (bob, "retries=1", 0), (ann, "retries=2", 0), (ann, "retries=0", 0),
     ):  # fmt: skip
         done = member("edit", job, "--set", set_)
         assert done.code == code, (set_, done)

@@ -21,9 +21,11 @@ def run(
 ) -> Answer:  # fmt: skip
     """Change when, where and how long jobs run that wait; what they execute stays."""
     from trainq.ops.edit import edit
+    from trainq.ops.paused import warning
     from trainq.ops.select import EVERYTHING
 
     line = line_of(ctx)
     which = line.filter() if line.filters else EVERYTHING
     done = edit(line.open_queue(), selectors or [], sets or [], which, dry_run=dry_run)
-    return changes.answer(done, "so", dry_run=dry_run)
+    answer = changes.answer(done.changes, "so", dry_run=dry_run)
+    return answer._replace(notes=[warning(name, closed) for name, closed in done.paused.items()])

@@ -28,15 +28,16 @@ from trainq.ops.change import Change, in_batches, passing, ref_facts
 from trainq.ops.draft import default_name, encode, require_queue
 from trainq.ops.select import EVERYTHING, select
 from trainq.ops.sure import surely
-from trainq.store import edits, reads
+from trainq.store import edits, queues, reads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trainq.domain.selectors import Filter
     from trainq.domain.types import TypeSpec
     from trainq.ops.proofs import Renewal
     from trainq.ops.queue import Queue
+    from trainq.store.queues import Closed
     from trainq.store.reads import Row
     from trainq.store.session import Transaction
 
@@ -55,16 +56,24 @@ class _New(NamedTuple):
 class _Done(NamedTuple):
     changes: list[Change]
     new: list[_New]
+    paused: Mapping[str, Closed]
+
+
+class Changed(NamedTuple):
+    """What became of each job, and the queues they were moved to that nothing is started from."""
+
+    changes: list[Change]
+    paused: Mapping[str, Closed]
 
 
 def edit(
     queue: Queue, words: Sequence[str], sets: Sequence[str], which: Filter = EVERYTHING, *, dry_run: bool = False
-) -> list[Change]:
+) -> Changed:
     """Set `NAME=VALUE` of the selected jobs that wait: edited, already, refused (it runs, or the value does not go with what
     stays), ended, denied, unknown.
 
-    Raises NoSelector without jobs, Usage without values, what a bad value raises, NotFound for a single unknown job, and
-    for a single one what it is refused for.
+    Raises NoSelector without jobs, Usage without values, what a bad value raises, also one that fits none of several;
+    NotFound for a single unknown job, and for a single one what it is refused for. Nothing is stored then.
     """
     if not sets:
         raise Usage("edit: what is to be set?", hint=f"--set priority=9; there are {', '.join(EDITABLE)}")
@@ -75,18 +84,16 @@ def edit(
         require_queue(wanted["queue"], {DEFAULT_QUEUE, *queue.settings.queues.names})
     with queue.session.reading() as tx:
         found = select(tx, words, which, queue.actor.user_id, past=True)
-    editor = _Editor(queue, wanted, one=found.one)
+    editor = _Editor(queue, wanted)
+    paused: dict[str, Closed] = {}
 
     def decide(tx: Transaction, batch: Sequence[int]) -> _Done:
         done = editor.decide(tx, batch, which)
-        if done.new and not dry_run:
+        if not dry_run:
             _write(tx, queue, done.new)
-            for number in found.arrays:
-                task = next((one for one in done.new if one.row["array_id"] == number), None)
-                if task is not None:
-                    edits.edit_array(
-                        tx, number, {COLUMNS[name]: task.columns[COLUMNS[name]] for name in wanted if name in COLUMNS}
-                    )
+            columns = [COLUMNS[name] for name in wanted if name in COLUMNS]
+            for number, values in editor.arrays(found.arrays).items():
+                edits.edit_array(tx, number, {column: values[column] for column in columns})
         return done
 
     def change(batch: Sequence[int]) -> list[Change]:
@@ -101,13 +108,16 @@ def edit(
         point("edit.committed")
         if done.new:
             wake.ring(queue.paths.bell_number)
+            paused.update(done.paused)
         return done.changes
 
     changes = passing(in_batches(found.ids, change), found.arrays)
+    if editor.trouble is not None and not any(one.result in ("edited", "already") for one in changes):
+        raise editor.trouble
     if found.one and changes and changes[0].result in ("ended", "refused"):
         hint = f"trainq history {found.ids[0]}" if changes[0].result == "ended" else f"trainq cancel {found.ids[0]}"
         raise NotPossible(changes[0].error or "", hint=hint)
-    return changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown]
+    return Changed(changes + [Change(word, "unknown", f"no such job: {word}") for word in found.unknown], paused)
 
 
 def _moments(sets: dict[str, Any]) -> dict[str, Any]:
@@ -118,20 +128,26 @@ def _moments(sets: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Editor:
-    """What one call makes of each job."""
+    """What one call makes of each job; `trouble` is why the first was refused that a value does not fit."""
 
-    def __init__(self, queue: Queue, sets: Mapping[str, Any], *, one: bool) -> None:
+    def __init__(self, queue: Queue, sets: Mapping[str, Any]) -> None:
         self._queue = queue
         self._sets = sets
-        self._one = one
         self._types: dict[str, TypeSpec] = {}
+        self._arrays: dict[int, Mapping[str, Any]] = {}
+        self.trouble: TrainqError | None = None
+
+    def arrays(self, whole: Iterable[int]) -> dict[int, Mapping[str, Any]]:
+        """Of these the columns of a task that has the values now, if one of the last batch has."""
+        return {number: self._arrays[number] for number in whole if number in self._arrays}
 
     def decide(self, tx: Transaction, batch: Sequence[int], which: Filter) -> _Done:
         """What becomes of each of a batch; nothing is written."""
         rows = {row["id"]: row for row in reads.jobs(tx, batch)}
         gone = {row["id"]: row for row in reads.past(tx, [one for one in batch if one not in rows])}
         specs = reads.specs(tx, [*rows])
-        done = _Done([], [])
+        self._arrays = {}
+        done = _Done([], [], {})
         for number in batch:
             row = rows.get(number) or gone.get(number) or {"id": number, "state": None}
             if number in rows and which.state and row["state"] not in which.state:
@@ -140,7 +156,14 @@ class _Editor:
             if change is None:
                 change = self._edit(tx, row, specs.get(number), done.new)
             done.changes.append(change)
-        return done
+        return done._replace(paused=self._paused(tx, done.new))
+
+    def _paused(self, tx: Transaction, new: Sequence[_New]) -> Mapping[str, Closed]:
+        """The queues they are moved to that nothing is started from."""
+        if "queue" not in self._sets:
+            return {}
+        names = {one.columns["queue"] for one in new}
+        return {name: closed for name, closed in queues.closed(tx).items() if name in names}
 
     def _refusal(self, row: Row) -> Change | None:
         """Why a job cannot be changed at all."""
@@ -162,12 +185,12 @@ class _Editor:
             spec = json.loads(doc or "")
             one = self._new(tx, row, spec)
         except TrainqError as error:
-            if self._one:
-                raise
+            self.trouble = self.trouble or error
             return Change(number, "refused", f"job {ref}: {error.message}", facts)
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):  # of another type than trainq writes
             return Change(number, "refused", f"job {ref} cannot be read: its rows were changed", facts)
         if not one.words:
+            self._arrays[row["array_id"]] = one.columns
             return Change(number, "already", None, facts)
         if self._queue.is_for_group:
             try:
@@ -176,6 +199,7 @@ class _Editor:
                 return Change(number, "denied", error.message, facts)
             one = one._replace(renewal=renewal)
         new.append(one)
+        self._arrays[row["array_id"]] = one.columns
         return Change(number, "edited", None, {**(facts or {}), "set": one.words})
 
     def _new(self, tx: Transaction, row: Row, spec: dict[str, Any]) -> _New:
